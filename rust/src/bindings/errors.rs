@@ -1,0 +1,50 @@
+//! The one place where the core's errors become Python exceptions.
+
+use pyo3::exceptions::{PyIndexError, PyKeyError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::error::Error;
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        match error {
+            Error::Argument { .. }
+            | Error::Contradiction { .. }
+            | Error::NoBuffer { .. }
+            | Error::Damaged { .. } => PyValueError::new_err(message),
+            Error::UnknownKey { .. } => PyKeyError::new_err(message),
+            Error::OutOfRange { .. } => PyIndexError::new_err(message),
+            Error::Overtaken { .. } => PyRuntimeError::new_err(message),
+            Error::Tolerance { .. } => package_error("TimestampToleranceError", message),
+            Error::Locked { .. } => package_error("BufferLockedError", message),
+            Error::Io { path, source } => match source.raw_os_error() {
+                // With these arguments Python picks the subclass and words the message.
+                Some(code) => PyOSError::new_err((code, reason(&source), path)),
+                None => Self::from(std::io::Error::new(source.kind(), message)),
+            },
+        }
+    }
+}
+
+/// The system's words without the "(os error N)" that Rust adds.
+fn reason(source: &std::io::Error) -> String {
+    let text = source.to_string();
+    text.split(" (os error")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// An exception with several bases or of the package's own, defined in Python.
+fn package_error(name: &str, message: String) -> PyErr {
+    Python::attach(|py| {
+        let class = py
+            .import("fastbuffer.errors")
+            .and_then(|module| module.getattr(name));
+        match class.and_then(|class| class.call1((message,))) {
+            Ok(exception) => PyErr::from_value(exception),
+            Err(error) => error,
+        }
+    })
+}

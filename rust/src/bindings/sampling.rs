@@ -1,0 +1,74 @@
+//! The function behind `compute_sampler_weights`.
+
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+
+use super::buffer::Buffer;
+use super::detach;
+use crate::error::{Error, Result};
+use crate::sampling::weights::{Side, weights};
+
+/// One float32 weight per frame of `[offline; online]`.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn sampler_weights<'py>(
+    py: Python<'py>,
+    offline_len: usize,
+    offline_from: PyReadonlyArray1<'py, i64>,
+    offline_to: PyReadonlyArray1<'py, i64>,
+    offline_drop_n_last_frames: usize,
+    online: Option<&Buffer>,
+    online_sampling_ratio: f64,
+    online_drop_n_last_frames: usize,
+) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    let mut bounds: Vec<(i64, i64)> =
+        std::iter::zip(offline_from.as_array(), offline_to.as_array())
+            .map(|(from, to)| (*from, *to))
+            .collect();
+    bounds.sort_unstable();
+    let weights = detach(py, || {
+        let offline = offline_side(offline_len, &bounds, offline_drop_n_last_frames)?;
+        let online = online.map_or(Ok(Side::default()), |buffer| {
+            let (len, drawn) = buffer
+                .inner
+                .positions_dropping_last(online_drop_n_last_frames)?;
+            Ok(Side { len, drawn })
+        })?;
+        if offline.len + online.len == 0 {
+            return Err(Error::argument(
+                "offline_dataset and online_dataset",
+                "at least one frame",
+                "both sides empty",
+            ));
+        }
+        Ok(weights(&offline, &online, online_sampling_ratio))
+    })?;
+    Ok(weights.into_pyarray(py))
+}
+
+/// `bounds` in order.
+fn offline_side(len: usize, bounds: &[(i64, i64)], drop_n_last: usize) -> Result<Side> {
+    let mut side = Side {
+        len,
+        drawn: Vec::with_capacity(bounds.len()),
+    };
+    let mut previous_end = 0;
+    for &(from, to) in bounds {
+        let range = usize::try_from(from).ok().zip(usize::try_from(to).ok());
+        match range.filter(|&(from, to)| previous_end <= from && from <= to && to <= len) {
+            Some((from, to)) => {
+                side.drawn
+                    .push(from..to.saturating_sub(drop_n_last).max(from));
+                previous_end = to;
+            }
+            None => {
+                return Err(Error::argument(
+                    "offline_dataset",
+                    format!("episodes that do not overlap, within its {len} frames"),
+                    format!("an episode from {from} to {to}"),
+                ));
+            }
+        }
+    }
+    Ok(side)
+}

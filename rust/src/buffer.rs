@@ -1,0 +1,369 @@
+//! The core's facade: one open buffer, for any number of readers and at most one writer.
+//!
+//! Reads follow the commits of whichever process writes. Each read works on one record: it copies
+//! rows, then looks whether a frame that it touched was evicted meanwhile, and starts over if so.
+//! That is why a torn row is never returned, and why errors found in torn data are never reported.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+use crate::commit::{Batch, Shift, Writer};
+use crate::directory::{Directory, Request};
+use crate::episodes::{Episode, Episodes, Misfit};
+use crate::error::{Error, Result};
+use crate::format::{Manifest, Record};
+use crate::ring::{Live, Ring, Seq, Slot};
+use crate::window::{Timeline, Window, Windows, resolve};
+
+/// How often a read is tried before the writer is taken to be faster than it.
+const ATTEMPTS: usize = 1000;
+
+/// An open buffer.
+#[derive(Debug)]
+pub struct Buffer {
+    directory: Directory,
+    ring: Ring,
+    episodes: RwLock<Episodes>,
+    writer: Mutex<Option<Writer>>,
+}
+
+/// Where a gathered batch goes: each slice exactly as long as its content.
+pub struct BatchOut<'a> {
+    /// Per column: `B` rows, or `B` times the number of deltas if it is windowed.
+    pub columns: Vec<&'a mut [MaybeUninit<u8>]>,
+    /// Per window, in their order: a flag (0 or 1) for each of those rows.
+    pub pads: Vec<&'a mut [MaybeUninit<u8>]>,
+}
+
+/// The slots that a batch is copied from, and its flags.
+struct Plan {
+    items: Vec<Slot>,
+    windows: Vec<(Vec<Slot>, Vec<bool>)>,
+}
+
+impl Buffer {
+    /// Opens the buffer at `path`, or creates it as `request` says.
+    pub fn open(path: &Path, request: &Request) -> Result<Self> {
+        let directory = Directory::open_or_create(path, request)?;
+        let ring = Ring::new(directory.manifest.capacity);
+        let buffer = Self {
+            directory,
+            ring,
+            episodes: RwLock::new(Episodes::empty_at(Seq(0))),
+            writer: Mutex::new(None),
+        };
+        drop(buffer.episodes()?); // a damaged column is found now, not at the first read
+        Ok(buffer)
+    }
+
+    /// The buffer's directory.
+    pub fn path(&self) -> &Path {
+        &self.directory.path
+    }
+
+    /// What the buffer holds.
+    pub fn manifest(&self) -> &Manifest {
+        &self.directory.manifest
+    }
+
+    /// The number of live frames.
+    pub fn len(&self) -> Result<usize> {
+        Ok(self.directory.state.load()?.live.len())
+    }
+
+    /// Whether no frame is live.
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// The number of live episodes, a partly evicted one included.
+    pub fn num_episodes(&self) -> Result<usize> {
+        Ok(self.episodes()?.len())
+    }
+
+    /// Inserts whole episodes and says how their numbers were shifted.
+    pub fn append(&self, batch: &Batch<'_>) -> Result<Shift> {
+        let mut slot = self.writer_slot();
+        if !slot.as_ref().is_some_and(Writer::is_ours) {
+            *slot = None; // a forked child's copy of its parent's writer, if any
+            *slot = Some(Writer::open(&self.directory)?);
+        }
+        let record = self.directory.state.load()?;
+        slot.as_mut()
+            .map_or(Ok(Shift::default()), |writer| writer.append(&record, batch))
+    }
+
+    /// Gives up the writer lock, if this buffer has it. Reading goes on; writing takes it again.
+    pub fn release(&self) {
+        *self.writer_slot() = None;
+    }
+
+    /// Copies the items at `indices`, each a position among the live frames in slot order or, if
+    /// negative, from their end. Padding is decided by `tolerance` seconds.
+    pub fn gather(
+        &self,
+        indices: &[i64],
+        windows: &Windows,
+        tolerance: f64,
+        out: &mut BatchOut<'_>,
+    ) -> Result<()> {
+        self.read(|buffer, touched| {
+            let plan = buffer.plan(indices, windows, tolerance, touched)?;
+            buffer.copy(&plan, windows, out);
+            Ok(())
+        })
+    }
+
+    /// Copies all live rows of a column, in slot order, into `out`. False, with nothing copied, if
+    /// `out` is not as long as that.
+    pub fn copy_live(&self, column: usize, out: &mut [MaybeUninit<u8>]) -> Result<bool> {
+        self.read(|buffer, touched| {
+            let live = buffer.directory.state.load()?.live;
+            touched.frame(live.first);
+            let row_bytes = buffer.manifest().spec.columns()[column].row_bytes;
+            if out.len() != live.len() * row_bytes {
+                return Ok(false);
+            }
+            let mut ranges = buffer.ring.runs(live.first, live.len());
+            ranges.sort_by_key(|range| range.start);
+            buffer.directory.columns[column].copy_ranges(&ranges, out);
+            Ok(true)
+        })
+    }
+
+    /// The number of live frames, and the ranges of positions, in slot order, that hold all frames
+    /// but the last `drop_n_last` of each episode.
+    pub fn positions_dropping_last(
+        &self,
+        drop_n_last: usize,
+    ) -> Result<(usize, Vec<Range<usize>>)> {
+        let episodes = self.episodes()?;
+        let live = episodes.live();
+        let ranges = episodes.iter().flat_map(|episode| {
+            let kept = episode.len().saturating_sub(drop_n_last) as u64;
+            self.ring
+                .positions(live, episode.first, Seq(episode.first.0 + kept))
+        });
+        Ok((
+            live.len(),
+            ranges.filter(|range| !range.is_empty()).collect(),
+        ))
+    }
+
+    fn writer_slot(&self) -> MutexGuard<'_, Option<Writer>> {
+        // A writer that panicked left a valid record in force, as a killed one would.
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `attempt` until no frame that it touched was evicted meanwhile.
+    fn read<T>(&self, mut attempt: impl FnMut(&Self, &mut Touched) -> Result<T>) -> Result<T> {
+        for _ in 0..ATTEMPTS {
+            let mut touched = Touched::default();
+            let result = attempt(self, &mut touched);
+            if touched.all_live_from(self.directory.state.first_live_after_reads()?) {
+                return result;
+            }
+        }
+        Err(Error::Overtaken {
+            path: self.path().to_owned(),
+            attempts: ATTEMPTS,
+        })
+    }
+
+    fn plan(
+        &self,
+        indices: &[i64],
+        windows: &Windows,
+        tolerance: f64,
+        touched: &mut Touched,
+    ) -> Result<Plan> {
+        let episodes = self.episodes()?;
+        let live = episodes.live();
+        let mut items = Vec::with_capacity(indices.len());
+        let rows = |window: &Window| indices.len() * window.deltas.len();
+        let mut answers: Vec<(Vec<Slot>, Vec<bool>)> = windows
+            .iter()
+            .map(|window| {
+                (
+                    Vec::with_capacity(rows(window)),
+                    Vec::with_capacity(rows(window)),
+                )
+            })
+            .collect();
+        for &index in indices {
+            let seq = self.ring.nth_live(live, position(index, live)?);
+            touched.frame(seq);
+            items.push(self.ring.slot(seq));
+            if answers.is_empty() {
+                continue;
+            }
+            let episode = episodes.of(seq);
+            touched.frame(episode.first);
+            let timeline = self.timeline(&episode);
+            let item = (seq.0 - episode.first.0) as usize;
+            for (window, (slots, pads)) in windows.iter().zip(&mut answers) {
+                let key = || self.manifest().spec.columns()[window.column].key.clone();
+                let describe = || (key(), episode.number);
+                resolve(
+                    &timeline,
+                    item,
+                    window,
+                    tolerance,
+                    describe,
+                    |slot, is_pad| {
+                        slots.push(slot);
+                        pads.push(is_pad);
+                    },
+                )?;
+            }
+        }
+        Ok(Plan {
+            items,
+            windows: answers,
+        })
+    }
+
+    fn timeline(&self, episode: &Episode) -> Timeline<'_> {
+        let column = &self.directory.columns[self.manifest().spec.own().timestamp];
+        let first = self.ring.slot(episode.first);
+        Timeline::new(column, self.ring, first, episode.len(), episode.sorted)
+    }
+
+    fn copy(&self, plan: &Plan, windows: &Windows, out: &mut BatchOut<'_>) {
+        let windowed = |column| windows.iter().position(|window| window.column == column);
+        let columns = self
+            .directory
+            .columns
+            .iter()
+            .zip(&mut out.columns)
+            .enumerate();
+        for (position, (column, out)) in columns {
+            let slots = windowed(position).map_or(&plan.items, |window| &plan.windows[window].0);
+            column.gather(slots, out);
+        }
+        for ((_, pads), out) in plan.windows.iter().zip(&mut out.pads) {
+            for (flag, &is_pad) in out.iter_mut().zip(pads) {
+                flag.write(is_pad.into());
+            }
+        }
+    }
+
+    /// The episode index, in step with the record in force.
+    fn episodes(&self) -> Result<RwLockReadGuard<'_, Episodes>> {
+        for _ in 0..ATTEMPTS {
+            let record = self.directory.state.load()?;
+            // An index that a panic left half made would be out of step or empty; both heal here.
+            let episodes = self.episodes.read().unwrap_or_else(PoisonError::into_inner);
+            if episodes.live() == record.live {
+                return Ok(episodes);
+            }
+            drop(episodes);
+            self.catch_up(&record)?;
+        }
+        Err(Error::Overtaken {
+            path: self.path().to_owned(),
+            attempts: ATTEMPTS,
+        })
+    }
+
+    /// Indexes the frames that `record` has and the index has not.
+    fn catch_up(&self, record: &Record) -> Result<()> {
+        let mut episodes = self
+            .episodes
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let known = episodes.live();
+        if known.end > record.live.end {
+            return Ok(()); // another thread was faster
+        }
+        if known.end < record.live.first {
+            *episodes = Episodes::empty_at(record.live.first);
+        }
+        let from = episodes.live().end;
+        let result = self.index_frames(
+            &mut episodes,
+            Live {
+                first: from,
+                end: record.live.end,
+            },
+        );
+        let first_live = self.directory.state.first_live_after_reads()?;
+        if from < first_live && from < record.live.end {
+            *episodes = Episodes::empty_at(first_live.min(record.live.end)); // read too late
+            return Ok(());
+        }
+        if result.is_err() {
+            *episodes = Episodes::empty_at(record.live.first);
+        }
+        episodes.evict_before(record.live.first);
+        result
+    }
+
+    fn index_frames(&self, episodes: &mut Episodes, frames: Live) -> Result<()> {
+        let own = self.manifest().spec.own();
+        let column = |position: usize| &self.directory.columns[position];
+        let (numbers, timestamps) = (column(own.episode_index), column(own.timestamp));
+        for slot in self
+            .ring
+            .runs(frames.first, frames.len())
+            .into_iter()
+            .flatten()
+            .map(Slot)
+        {
+            let pushed = episodes.push(numbers.int64(slot), timestamps.float64(slot));
+            pushed.map_err(|misfit| self.misfit(misfit, slot))?;
+        }
+        Ok(())
+    }
+
+    fn misfit(&self, misfit: Misfit, slot: Slot) -> Error {
+        let own = self.manifest().spec.own();
+        let (column, what) = match misfit {
+            Misfit::EpisodeDecreases { before, found } => (
+                own.episode_index,
+                format!(
+                    "slot {}: expected at least {before}, the value before, got {found}",
+                    slot.0
+                ),
+            ),
+            Misfit::TimestampNotFinite(timestamp) => (
+                own.timestamp,
+                format!("slot {}: expected finite seconds, got {timestamp}", slot.0),
+            ),
+        };
+        let file = self
+            .path()
+            .join(self.manifest().spec.columns()[column].file_name());
+        Error::damaged(&file, what)
+    }
+}
+
+/// The oldest frame that a read has touched.
+#[derive(Default)]
+struct Touched(Option<Seq>);
+
+impl Touched {
+    fn frame(&mut self, seq: Seq) {
+        self.0 = Some(self.0.map_or(seq, |oldest| oldest.min(seq)));
+    }
+
+    fn all_live_from(&self, first_live: Seq) -> bool {
+        self.0.is_none_or(|oldest| oldest >= first_live)
+    }
+}
+
+/// The position that `index` means.
+fn position(index: i64, live: Live) -> Result<usize> {
+    let len = live.len();
+    let position = if index < 0 {
+        index.checked_add_unsigned(len as u64)
+    } else {
+        Some(index)
+    };
+    position
+        .and_then(|position| usize::try_from(position).ok())
+        .filter(|&position| position < len)
+        .ok_or(Error::OutOfRange { index, len })
+}

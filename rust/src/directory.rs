@@ -1,0 +1,456 @@
+//! A buffer's directory: opening one, creating one, and adopting one that NumPy wrote.
+//!
+//! A directory is a buffer once `_manifest.json` is in it; that file comes last, by a rename. A
+//! creation that fails removes what it made; one that was killed leaves a marker that names what it
+//! made, and the next creation begins with removing that.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::{AtPath, Error, Result};
+use crate::format::{Manifest, Record};
+use crate::gather::Column;
+use crate::lock::{LOCK_FILE, WriterLock};
+use crate::map::ReadMap;
+use crate::ring::{Live, Ring, Seq};
+use crate::spec::Field;
+use crate::state::{self, STATE_FILE, State};
+use crate::window::Windows;
+
+/// The manifest's name.
+pub const MANIFEST_FILE: &str = "_manifest.json";
+/// The slot of the next frame, an int64, for other implementations.
+pub const NEXT_INDEX_FILE: &str = "_next_index";
+/// Which slots are live, a bool each, for other implementations.
+pub const OCCUPANCY_MASK_FILE: &str = "_occupancy_mask";
+/// The manifest of a directory that is being created.
+const CREATING_FILE: &str = "_manifest.json.creating";
+/// The manifest of a directory that is being adopted.
+const ADOPTING_FILE: &str = "_manifest.json.adopting";
+
+/// How long to wait for another process that creates the same directory.
+const CREATION_PATIENCE: Duration = Duration::from_secs(30);
+/// No sensible manifest is longer.
+const LONGEST_MANIFEST: u64 = 1 << 24;
+
+/// What the caller says about the buffer; `None` is "as stored".
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// The user's columns.
+    pub fields: Option<BTreeMap<String, Field>>,
+    /// Slots per column.
+    pub capacity: Option<usize>,
+    /// Frames per second.
+    pub fps: Option<f64>,
+    /// Windows that the buffer must be able to give, or opening fails.
+    pub deltas: Vec<(String, Vec<f64>)>,
+    /// Whether to reserve the columns' space when creating.
+    pub preallocate: bool,
+}
+
+/// An open directory: its manifest, and its files mapped for reading.
+#[derive(Debug)]
+pub struct Directory {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it holds.
+    pub manifest: Manifest,
+    /// The columns, in the spec's order.
+    pub columns: Vec<Column>,
+    /// The commit records.
+    pub state: State,
+}
+
+impl Directory {
+    /// Opens the buffer at `path`, or makes one there of what NumPy left or of nothing.
+    pub fn open_or_create(path: &Path, request: &Request) -> Result<Self> {
+        if let Some(manifest) = read_manifest(path)? {
+            return Self::open(path, manifest, request);
+        }
+        let wanted = request.manifest(path)?;
+        create_dir(path)?;
+        let lock = WriterLock::acquire_within(path, CREATION_PATIENCE)?;
+        if let Some(manifest) = read_manifest(path)? {
+            return Self::open(path, manifest, request); // made while we waited
+        }
+        adopt_or_create(path, &wanted, request.preallocate).inspect_err(|_| {
+            // The lock file goes too: it is all that is left of the attempt.
+            let _ = fs::remove_file(path.join(LOCK_FILE));
+        })?;
+        drop(lock);
+        Self::open(path, wanted, request)
+    }
+
+    fn open(path: &Path, mut manifest: Manifest, request: &Request) -> Result<Self> {
+        request.check_against(path, &manifest)?;
+        manifest.fps = manifest.fps.or(request.fps);
+        request.check_windows(&manifest)?;
+        let columns = open_columns(path, &manifest)?;
+        let state = State::open(path, manifest.capacity)?;
+        Ok(Self {
+            path: path.to_owned(),
+            manifest,
+            columns,
+            state,
+        })
+    }
+}
+
+impl Request {
+    /// The manifest of a new buffer, if enough was said.
+    fn manifest(&self, path: &Path) -> Result<Manifest> {
+        let missing = |argument| Error::NoBuffer {
+            argument,
+            path: path.to_owned(),
+        };
+        let fields = self.fields.clone().ok_or_else(|| missing("data_spec"))?;
+        let capacity = self.capacity.ok_or_else(|| missing("buffer_capacity"))?;
+        let manifest = Manifest::new(capacity, self.fps, fields)?;
+        self.check_windows(&manifest)?;
+        Ok(manifest)
+    }
+
+    fn check_windows(&self, manifest: &Manifest) -> Result<()> {
+        if self.deltas.is_empty() {
+            return Ok(());
+        }
+        Windows::new(&manifest.spec, manifest.fps, self.deltas.clone()).map(drop)
+    }
+
+    fn check_against(&self, path: &Path, stored: &Manifest) -> Result<()> {
+        let contradiction = |argument: String, stored: String, got: String| {
+            Err(Error::Contradiction {
+                argument,
+                path: path.to_owned(),
+                stored,
+                got,
+            })
+        };
+        if let Some(fields) = &self.fields {
+            let keys = fields.keys().chain(stored.fields.keys());
+            let differing = keys
+                .into_iter()
+                .find(|&key| fields.get(key) != stored.fields.get(key));
+            if let Some(key) = differing {
+                let show =
+                    |field: Option<&Field>| field.map_or("no such key".into(), Field::to_string);
+                return contradiction(
+                    format!("data_spec[{key:?}]"),
+                    show(stored.fields.get(key)),
+                    show(fields.get(key)),
+                );
+            }
+        }
+        if let Some(capacity) = self
+            .capacity
+            .filter(|&capacity| capacity != stored.capacity)
+        {
+            return contradiction(
+                "buffer_capacity".to_owned(),
+                stored.capacity.to_string(),
+                capacity.to_string(),
+            );
+        }
+        match (stored.fps, self.fps) {
+            (Some(stored), Some(fps)) if stored != fps => {
+                contradiction("fps".to_owned(), stored.to_string(), fps.to_string())
+            }
+            (None, Some(fps)) => crate::format::check_fps(fps),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn read_manifest(path: &Path) -> Result<Option<Manifest>> {
+    let file = path.join(MANIFEST_FILE);
+    match file.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::Io {
+            path: path.to_owned(),
+            source,
+        }),
+        Ok(metadata) if !metadata.is_file() => Err(Error::damaged(
+            &file,
+            "expected a regular file, got something else",
+        )),
+        Ok(metadata) if metadata.len() > LONGEST_MANIFEST => Err(Error::damaged(
+            &file,
+            format!(
+                "expected at most {LONGEST_MANIFEST} bytes, got {}",
+                metadata.len()
+            ),
+        )),
+        Ok(_) => Manifest::decode(&file, &fs::read(&file).at(&file)?).map(Some),
+    }
+}
+
+fn open_columns(path: &Path, manifest: &Manifest) -> Result<Vec<Column>> {
+    let open = |column: &crate::spec::ColumnSpec| {
+        let file = path.join(column.file_name());
+        let map = ReadMap::open(&file, column.row_bytes * manifest.capacity)?;
+        Ok(Column::new(map, column.row_bytes))
+    };
+    manifest.spec.columns().iter().map(open).collect()
+}
+
+/// As `Path::try_exists`, but a dangling link exists.
+fn exists(path: &Path) -> Result<bool> {
+    match path.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(Error::Io {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn create_dir(path: &Path) -> Result<()> {
+    match fs::create_dir_all(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            Err(io::Error::from(ErrorKind::NotADirectory)).at(path)
+        }
+        result => result.at(path),
+    }
+}
+
+fn adopt_or_create(path: &Path, wanted: &Manifest, preallocate: bool) -> Result<()> {
+    remove_half_made(path)?;
+    if exists(&path.join(NEXT_INDEX_FILE))? && exists(&path.join(OCCUPANCY_MASK_FILE))? {
+        adopt(path, wanted)
+    } else {
+        create(path, wanted, preallocate)
+    }
+}
+
+/// The files of a new buffer with their lengths: columns, then what other implementations need.
+fn files_of(manifest: &Manifest) -> Vec<(String, u64)> {
+    let columns = manifest.spec.columns().iter();
+    let mut files: Vec<_> = columns
+        .map(|column| {
+            (
+                column.file_name(),
+                (column.row_bytes * manifest.capacity) as u64,
+            )
+        })
+        .collect();
+    files.push((NEXT_INDEX_FILE.to_owned(), 8));
+    files.push((OCCUPANCY_MASK_FILE.to_owned(), manifest.capacity as u64));
+    files
+}
+
+fn create(path: &Path, manifest: &Manifest, preallocate: bool) -> Result<()> {
+    let mut made = Made::default();
+    let marker = path.join(CREATING_FILE);
+    made.file(&marker)?
+        .write_all(&manifest.encode())
+        .at(&marker)?;
+    for (name, len) in files_of(manifest) {
+        let file = path.join(name);
+        reserve(&made.file(&file)?, len, preallocate).at(&file)?;
+    }
+    let state = path.join(STATE_FILE);
+    let bytes = state::encode(manifest.capacity, &Record::empty());
+    made.file(&state)?.write_all(&bytes).at(&state)?;
+    fs::rename(&marker, path.join(MANIFEST_FILE)).at(&marker)?;
+    made.keep();
+    Ok(())
+}
+
+/// New files, removed again unless they are kept.
+#[derive(Default)]
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    fn file(&mut self, path: &Path) -> Result<File> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .at(path)?;
+        self.0.push(path.to_owned());
+        Ok(file)
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Gives a new file its length, and its space unless `preallocate` is off.
+fn reserve(file: &File, len: u64, preallocate: bool) -> io::Result<()> {
+    if !preallocate {
+        return file.set_len(len);
+    }
+    match allocate(file, len) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => fill_with_zeros(file, len),
+        result => result,
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, len: u64) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    fallocate(file, FallocateFlags::empty(), 0, len).map_err(io::Error::from)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(_file: &File, _len: u64) -> io::Result<()> {
+    Err(ErrorKind::Unsupported.into())
+}
+
+fn fill_with_zeros(mut file: &File, len: u64) -> io::Result<()> {
+    io::copy(&mut io::Read::take(io::repeat(0), len), &mut file).map(drop)
+}
+
+/// Removes what a killed creation left, by the manifest that it wrote first.
+fn remove_half_made(path: &Path) -> Result<()> {
+    let marker = path.join(CREATING_FILE);
+    if !exists(&marker)? {
+        return Ok(());
+    }
+    // A marker that cannot be read was cut short, so nothing came after it.
+    if let Ok(manifest) = Manifest::decode(&marker, &fs::read(&marker).at(&marker)?) {
+        let names = files_of(&manifest).into_iter().map(|(name, _)| name);
+        for name in names.chain([STATE_FILE.to_owned()]) {
+            match fs::remove_file(path.join(&name)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(error).at(&path.join(name));
+                }
+                _ => {}
+            }
+        }
+    }
+    fs::remove_file(&marker).at(&marker)
+}
+
+/// Makes a buffer of a directory that the NumPy implementation wrote: its files stay as they are.
+fn adopt(path: &Path, manifest: &Manifest) -> Result<()> {
+    let columns = open_columns(path, manifest)?;
+    let record = adopted_record(path, manifest, &columns)?;
+    let state = path.join(STATE_FILE);
+    fs::write(&state, state::encode(manifest.capacity, &record)).at(&state)?;
+    let temporary = path.join(ADOPTING_FILE);
+    fs::write(&temporary, manifest.encode()).at(&temporary)?;
+    fs::rename(&temporary, path.join(MANIFEST_FILE)).at(&temporary)
+}
+
+fn adopted_record(path: &Path, manifest: &Manifest, columns: &[Column]) -> Result<Record> {
+    let live = adopted_live(path, manifest.capacity)?;
+    let ring = Ring::new(manifest.capacity);
+    let own = manifest.spec.own();
+    let value = |column: usize, seq: Seq| columns[column].int64(ring.slot(seq));
+    let numbers = (live.first.0..live.end.0).map(|seq| value(own.episode_index, Seq(seq)));
+    let mut runs: Vec<i64> = numbers.collect();
+    runs.dedup();
+    let next = |column: usize| -> Result<i64> {
+        if live.is_empty() {
+            return Ok(0);
+        }
+        value(column, Seq(live.end.0 - 1))
+            .checked_add(1)
+            .ok_or_else(|| {
+                let file = path.join(manifest.spec.columns()[column].file_name());
+                Error::damaged(&file, "the newest frame's value leaves no next one")
+            })
+    };
+    Ok(Record {
+        live,
+        episodes: runs.len() as u64,
+        next_index: next(own.index)?,
+        next_episode: next(own.episode_index)?,
+        writing: Live {
+            first: live.end,
+            end: live.end,
+        },
+        ..Record::empty()
+    })
+}
+
+/// The live frames by `_next_index` and `_occupancy_mask`: the slots before the next, around the
+/// end, as many as are occupied.
+fn adopted_live(path: &Path, capacity: usize) -> Result<Live> {
+    let file = path.join(NEXT_INDEX_FILE);
+    let stored = ReadMap::open(&file, 8)?.word(0, std::sync::atomic::Ordering::Relaxed);
+    let next = usize::try_from(stored.cast_signed())
+        .ok()
+        .filter(|&next| next <= capacity);
+    let Some(next) = next else {
+        return Err(Error::damaged(
+            &file,
+            format!("expected 0 to {capacity}, got {}", stored.cast_signed()),
+        ));
+    };
+    let file = path.join(OCCUPANCY_MASK_FILE);
+    ReadMap::open(&file, capacity)?; // a regular file of that length
+    let mask = fs::read(&file).at(&file)?;
+    let occupied = mask.iter().filter(|&&byte| byte != 0).count();
+    // One lap more than needed keeps sequence numbers positive for frames before slot 0.
+    let end = if occupied > next {
+        capacity + next % capacity
+    } else {
+        next
+    };
+    let live = Live {
+        first: Seq((end - occupied) as u64),
+        end: Seq(end as u64),
+    };
+    let ring = Ring::new(capacity);
+    let runs = ring.runs(live.first, occupied);
+    if runs.into_iter().flatten().any(|slot| mask[slot] == 0) {
+        return Err(Error::damaged(
+            &file,
+            format!("expected the {occupied} slots before slot {next} to be occupied, got others"),
+        ));
+    }
+    Ok(live)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn live_of(next: i64, mask: &[u8]) -> Result<(u64, u64)> {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(NEXT_INDEX_FILE), next.to_le_bytes()).unwrap();
+        fs::write(directory.path().join(OCCUPANCY_MASK_FILE), mask).unwrap();
+        adopted_live(directory.path(), mask.len()).map(|live| (live.first.0, live.end.0))
+    }
+
+    #[test]
+    fn live_frames_follow_from_the_next_index_and_the_mask() {
+        assert_eq!(live_of(0, &[0, 0, 0]).unwrap(), (0, 0));
+        assert_eq!(live_of(2, &[1, 1, 0]).unwrap(), (0, 2));
+        assert_eq!(live_of(3, &[1, 1, 1]).unwrap(), (0, 3));
+        assert_eq!(live_of(0, &[1, 1, 1]).unwrap(), (0, 3));
+        assert_eq!(live_of(1, &[1, 1, 1]).unwrap(), (1, 4));
+        assert_eq!(live_of(1, &[1, 0, 1]).unwrap(), (2, 4));
+    }
+
+    #[test]
+    fn impossible_bookkeeping_is_refused() {
+        for (next, mask) in [
+            (4, [1, 1, 1]),
+            (-1, [0, 0, 0]),
+            (2, [1, 0, 1]),
+            (1, [0, 1, 0]),
+        ] {
+            assert!(
+                matches!(live_of(next, &mask), Err(Error::Damaged { .. })),
+                "{next} {mask:?}"
+            );
+        }
+    }
+}

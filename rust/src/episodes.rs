@@ -1,0 +1,262 @@
+//! The index of live episodes: where each begins, kept in insertion order.
+//!
+//! It is not stored: it follows the commit records and is rebuilt from the columns `episode_index`
+//! and `timestamp`. An episode is a run of consecutive frames with one `episode_index`; the numbers
+//! grow from run to run. Eviction takes frames from the front, so the first episode may have lost
+//! its oldest ones.
+
+use std::collections::VecDeque;
+
+use crate::ring::{Live, Seq};
+
+/// An episode's first frame and number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Entry {
+    first: Seq,
+    number: i64,
+    sorted: bool,
+}
+
+/// The live part of one episode.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Episode {
+    /// The `episode_index` of its frames.
+    pub number: i64,
+    /// Its oldest live frame.
+    pub first: Seq,
+    /// The frame after its newest.
+    pub end: Seq,
+    /// Whether no timestamp is smaller than the one before it. False claims nothing.
+    pub sorted: bool,
+}
+
+impl Episode {
+    /// The number of live frames.
+    pub fn len(&self) -> usize {
+        (self.end.0 - self.first.0) as usize
+    }
+
+    /// Whether there are none; never so for an episode of an index.
+    pub fn is_empty(&self) -> bool {
+        self.first == self.end
+    }
+}
+
+/// What is wrong with a frame that cannot follow the ones before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Misfit {
+    /// `episode_index` is smaller than the frame's before.
+    EpisodeDecreases {
+        /// The number before.
+        before: i64,
+        /// The number found.
+        found: i64,
+    },
+    /// `timestamp` is NaN or infinite.
+    TimestampNotFinite(f64),
+}
+
+/// The live episodes.
+#[derive(Debug)]
+pub struct Episodes {
+    entries: VecDeque<Entry>,
+    live: Live,
+    last_timestamp: f64,
+}
+
+impl Episodes {
+    /// No episodes, before the frame `at`.
+    pub fn empty_at(at: Seq) -> Self {
+        let live = Live { first: at, end: at };
+        Self {
+            entries: VecDeque::new(),
+            live,
+            last_timestamp: f64::NEG_INFINITY,
+        }
+    }
+
+    /// The frames that are indexed.
+    pub fn live(&self) -> Live {
+        self.live
+    }
+
+    /// The number of episodes.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are no episodes.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Indexes the next frame.
+    pub fn push(&mut self, number: i64, timestamp: f64) -> Result<(), Misfit> {
+        if !timestamp.is_finite() {
+            return Err(Misfit::TimestampNotFinite(timestamp));
+        }
+        match self.entries.back_mut() {
+            Some(last) if last.number == number => last.sorted &= self.last_timestamp <= timestamp,
+            Some(last) if last.number > number => {
+                return Err(Misfit::EpisodeDecreases {
+                    before: last.number,
+                    found: number,
+                });
+            }
+            _ => self.entries.push_back(Entry {
+                first: self.live.end,
+                number,
+                sorted: true,
+            }),
+        }
+        self.last_timestamp = timestamp;
+        self.live.end = Seq(self.live.end.0 + 1);
+        Ok(())
+    }
+
+    /// Forgets the frames before `first`.
+    pub fn evict_before(&mut self, first: Seq) {
+        let first = first.min(self.live.end);
+        self.live.first = self.live.first.max(first);
+        let gone = self
+            .entries
+            .iter()
+            .skip(1)
+            .take_while(|next| next.first <= first)
+            .count();
+        self.entries.drain(..gone);
+        match self.entries.front_mut() {
+            Some(_) if self.live.is_empty() => self.entries.clear(),
+            Some(oldest) => oldest.first = oldest.first.max(first),
+            None => {}
+        }
+    }
+
+    /// The episode of a live frame.
+    pub fn of(&self, seq: Seq) -> Episode {
+        debug_assert!(self.live.first <= seq && seq < self.live.end);
+        self.at(self.entries.partition_point(|entry| entry.first <= seq) - 1)
+    }
+
+    /// All episodes, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = Episode> + '_ {
+        (0..self.entries.len()).map(|position| self.at(position))
+    }
+
+    fn at(&self, position: usize) -> Episode {
+        let Entry {
+            first,
+            number,
+            sorted,
+        } = self.entries[position];
+        let end = self
+            .entries
+            .get(position + 1)
+            .map_or(self.live.end, |next| next.first);
+        Episode {
+            number,
+            first,
+            end,
+            sorted,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Live frames as a plain list of (seq, number, timestamp).
+    #[derive(Clone, Debug, Default)]
+    struct Model(Vec<(u64, i64, f64)>);
+
+    impl Model {
+        fn episode_of(&self, seq: u64) -> Vec<(u64, i64, f64)> {
+            let number = self.0.iter().find(|frame| frame.0 == seq).unwrap().1;
+            self.0
+                .iter()
+                .copied()
+                .filter(|frame| frame.1 == number)
+                .collect()
+        }
+
+        fn numbers(&self) -> Vec<i64> {
+            let mut numbers: Vec<i64> = self.0.iter().map(|frame| frame.1).collect();
+            numbers.dedup();
+            numbers
+        }
+    }
+
+    fn assert_agree(index: &Episodes, model: &Model) {
+        assert_eq!(index.live().len(), model.0.len());
+        assert_eq!(
+            index.iter().map(|e| e.number).collect::<Vec<_>>(),
+            model.numbers()
+        );
+        for &(seq, number, _) in &model.0 {
+            let episode = index.of(Seq(seq));
+            let frames = model.episode_of(seq);
+            assert_eq!(episode.number, number);
+            assert_eq!(
+                (episode.first.0, episode.len()),
+                (frames[0].0, frames.len())
+            );
+            if episode.sorted {
+                assert!(frames.is_sorted_by(|a, b| a.2 <= b.2));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_index_agrees_with_a_list(
+            frames in proptest::collection::vec((0i64..2, -2i8..3), 1..120),
+            capacity in 1usize..20,
+        ) {
+            let (mut index, mut model) = (Episodes::empty_at(Seq(0)), Model::default());
+            let mut number = 0;
+            for (seq, (step, timestamp)) in frames.into_iter().enumerate() {
+                number += step;
+                index.push(number, f64::from(timestamp)).unwrap();
+                model.0.push((seq as u64, number, f64::from(timestamp)));
+                index.evict_before(Seq((seq + 1).saturating_sub(capacity) as u64));
+                let excess = model.0.len().saturating_sub(capacity);
+                model.0.drain(..excess);
+                assert_agree(&index, &model);
+            }
+            let end = index.live().end;
+            index.evict_before(Seq(end.0 + 5));
+            prop_assert!(index.is_empty() && index.live().is_empty());
+            prop_assert_eq!(index.live().end, end);
+        }
+
+        #[test]
+        fn growing_timestamps_are_known_to_be_sorted(times in proptest::collection::vec(-5.0..5.0f64, 1..30)) {
+            let mut index = Episodes::empty_at(Seq(7));
+            for &time in &times {
+                index.push(3, time).unwrap();
+            }
+            prop_assert_eq!(index.of(Seq(7)).sorted, times.is_sorted());
+        }
+    }
+
+    #[test]
+    fn misfits_are_refused() {
+        let mut index = Episodes::empty_at(Seq(0));
+        index.push(4, 0.0).unwrap();
+        assert_eq!(
+            index.push(3, 0.0),
+            Err(Misfit::EpisodeDecreases {
+                before: 4,
+                found: 3
+            })
+        );
+        assert!(matches!(
+            index.push(4, f64::NAN),
+            Err(Misfit::TimestampNotFinite(_))
+        ));
+        assert_eq!(index.live().len(), 1);
+    }
+}

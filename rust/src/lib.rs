@@ -1,0 +1,31 @@
+//! The core of `fastbuffer`: a circular buffer of robot-learning episodes on memory-mapped files.
+//!
+//! Frames go in by whole episodes and come out as windows around any live frame. Exactly one
+//! process writes a directory; any number read it meanwhile, and no read ever returns a frame that
+//! was only half written. The core knows no Python: the feature `python` adds the bindings.
+//!
+//! `unsafe` is confined to [`map`] (files as memory) and `bindings::arrays` (NumPy memory).
+
+pub mod buffer;
+pub mod commit;
+pub mod directory;
+pub mod episodes;
+pub mod error;
+pub mod format;
+pub mod gather;
+pub mod lock;
+pub mod map;
+pub mod ring;
+pub mod sampling;
+pub mod spec;
+pub mod state;
+pub mod window;
+
+#[cfg(feature = "python")]
+mod bindings;
+
+pub use buffer::Buffer;
+pub use error::{Error, Result};
+
+#[cfg(target_endian = "big")]
+compile_error!("fastbuffer's files are little-endian and are mapped as they are");

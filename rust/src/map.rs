@@ -1,0 +1,205 @@
+//! Files as shared memory: the only place where the core touches mapped bytes.
+//!
+//! Mapped bytes may change at any time, since another process may write the same file. Therefore no
+//! reference to them is ever handed out: bytes are copied in and out by bounds-checked calls, and
+//! 64-bit words are accessed atomically. A copied-out row can be torn; callers find out by the
+//! commit protocol (see [`crate::buffer`]). Maps never outgrow their file: lengths are checked when
+//! a map is made, and space is reserved when a file is.
+
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::error::{AtPath, Error, Result};
+
+/// A whole file, mapped for reading.
+#[derive(Debug)]
+pub struct ReadMap(MmapRaw);
+
+impl ReadMap {
+    /// Maps a regular file of exactly `len` bytes.
+    pub fn open(path: &Path, len: usize) -> Result<Self> {
+        let file = open_checked(path, OpenOptions::new().read(true), len)?;
+        MmapOptions::new()
+            .len(len)
+            .map_raw_read_only(&file)
+            .map(Self)
+            .at(path)
+    }
+
+    /// The number of bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether the file is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies the bytes from `offset` on into all of `out`.
+    pub fn read(&self, offset: usize, out: &mut [MaybeUninit<u8>]) {
+        assert_within(offset, out.len(), self.len());
+        // SAFETY: the source range lies within the map (asserted), which lives as long as `self`;
+        // the destination is exclusively borrowed, so they cannot overlap. Bytes that another
+        // process changes meanwhile are copied as they are: nothing is assumed of their values.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.0.as_ptr().add(offset),
+                out.as_mut_ptr().cast::<u8>(),
+                out.len(),
+            );
+        }
+    }
+
+    /// The 64-bit word at `position`, counted in words.
+    pub fn word(&self, position: usize, ordering: Ordering) -> u64 {
+        assert!(
+            position < self.len() / 8,
+            "word {position} of {} bytes",
+            self.len()
+        );
+        // SAFETY: the word lies within the map (asserted) and is aligned, since maps begin at a
+        // page. Loads through the reference are atomic, so concurrent writers do no harm, and
+        // nothing is ever stored through it.
+        unsafe { (*self.0.as_ptr().cast::<AtomicU64>().add(position)).load(ordering) }
+    }
+}
+
+/// A whole file, mapped for writing. Only the process that holds the writer lock has any.
+#[derive(Debug)]
+pub struct WriteMap(MmapRaw);
+
+impl WriteMap {
+    /// Maps a regular file of exactly `len` bytes.
+    pub fn open(path: &Path, len: usize) -> Result<Self> {
+        let file = open_checked(path, OpenOptions::new().read(true).write(true), len)?;
+        MmapOptions::new()
+            .len(len)
+            .map_raw(&file)
+            .map(Self)
+            .at(path)
+    }
+
+    /// Copies all of `bytes` to `offset`.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        assert_within(offset, bytes.len(), self.0.len());
+        // SAFETY: the destination range lies within the map (asserted), whose file has its space
+        // reserved; `bytes` is ordinary memory, never a map, so they cannot overlap. `&mut self`
+        // and the writer lock leave no other writer.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.0.as_mut_ptr().add(offset),
+                bytes.len(),
+            );
+        }
+    }
+
+    /// Sets `len` bytes from `offset` on to `value`.
+    pub fn fill(&mut self, offset: usize, len: usize, value: u8) {
+        assert_within(offset, len, self.0.len());
+        // SAFETY: as in `write`: the range lies within the map (asserted) and there is no other
+        // writer.
+        unsafe { std::ptr::write_bytes(self.0.as_mut_ptr().add(offset), value, len) };
+    }
+
+    /// The file as 64-bit words.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the map is aligned (it begins at a page), at least that long and lives as long as
+        // `self`. All access through the slice is atomic, so concurrent readers do no harm.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() / 8) }
+    }
+}
+
+/// The bound that every copy's safety rests on.
+fn assert_within(offset: usize, len: usize, map_len: usize) {
+    assert!(
+        offset.checked_add(len).is_some_and(|end| end <= map_len),
+        "{len} bytes at {offset} of {map_len}"
+    );
+}
+
+/// Opens a regular file after checking that it has exactly `len` bytes.
+fn open_checked(path: &Path, options: &OpenOptions, len: usize) -> Result<File> {
+    // Asked before opening, because opening a FIFO would wait for its other end.
+    if !path.symlink_metadata().at(path)?.file_type().is_file() {
+        return Err(Error::damaged(
+            path,
+            "expected a regular file, got something else",
+        ));
+    }
+    let file = options.open(path).at(path)?;
+    let actual = file.metadata().at(path)?.len();
+    if actual != len as u64 {
+        return Err(Error::damaged(
+            path,
+            format!("expected {len} bytes, got {actual}"),
+        ));
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn file_of(bytes: &[u8]) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        file
+    }
+
+    fn read(map: &ReadMap, offset: usize, len: usize) -> Vec<u8> {
+        let mut out = vec![MaybeUninit::new(0); len];
+        map.read(offset, &mut out);
+        // SAFETY: every element was initialised above.
+        out.into_iter()
+            .map(|byte| unsafe { byte.assume_init() })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_through_another_map() {
+        let file = file_of(&[0; 32]);
+        let mut writer = WriteMap::open(file.path(), 32).unwrap();
+        let reader = ReadMap::open(file.path(), 32).unwrap();
+        writer.write(3, &[1, 2, 3]);
+        writer.fill(8, 2, 9);
+        writer.words()[3].store(0x0102, Ordering::Relaxed);
+        assert_eq!(read(&reader, 2, 8), [0, 1, 2, 3, 0, 0, 9, 9]);
+        assert_eq!(reader.word(3, Ordering::Relaxed), 0x0102);
+    }
+
+    #[test]
+    fn a_file_of_another_length_or_kind_is_refused() {
+        let file = file_of(&[0; 7]);
+        let error = ReadMap::open(file.path(), 8).unwrap_err();
+        assert!(
+            error.to_string().contains("expected 8 bytes, got 7"),
+            "{error}"
+        );
+        assert!(WriteMap::open(file.path(), 6).is_err());
+        assert!(matches!(
+            ReadMap::open(Path::new("/"), 8),
+            Err(Error::Damaged { .. })
+        ));
+        assert!(matches!(
+            ReadMap::open(Path::new("/nothing"), 8),
+            Err(Error::Io { .. })
+        ));
+    }
+
+    #[test]
+    #[should_panic(expected = "2 bytes at 7 of 8")]
+    fn a_copy_past_the_end_does_not_happen() {
+        let file = file_of(&[0; 8]);
+        read(&ReadMap::open(file.path(), 8).unwrap(), 7, 2);
+    }
+}

@@ -1,0 +1,198 @@
+//! The arithmetic of the ring: sequence numbers, slots and the live range. No I/O.
+//!
+//! Frame `s` (counted from the first ever added) lives in slot `s % capacity`. The live frames are
+//! a range of sequence numbers no longer than the capacity, so each slot holds at most one.
+
+use std::ops::Range;
+
+/// A frame's sequence number: how many frames were added before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seq(pub u64);
+
+/// A row of every column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Slot(pub usize);
+
+/// The live frames: those from `first` up to, not including, `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Live {
+    /// The oldest live frame.
+    pub first: Seq,
+    /// The frame after the newest.
+    pub end: Seq,
+}
+
+impl Live {
+    /// The number of live frames.
+    pub fn len(&self) -> usize {
+        (self.end.0 - self.first.0) as usize
+    }
+
+    /// Whether no frame is live.
+    pub fn is_empty(&self) -> bool {
+        self.first == self.end
+    }
+}
+
+/// A ring of a fixed number of slots, at least one.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    capacity: usize,
+}
+
+impl Ring {
+    /// A ring of `capacity` slots; `capacity` is not 0 (the manifest guarantees it).
+    pub fn new(capacity: usize) -> Self {
+        debug_assert!(capacity > 0);
+        Self { capacity }
+    }
+
+    /// The number of slots.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Where a frame lives.
+    pub fn slot(&self, seq: Seq) -> Slot {
+        Slot((seq.0 % self.capacity as u64) as usize)
+    }
+
+    /// The slot `offset` (below the capacity) after `slot`, around the end.
+    pub fn after(&self, slot: Slot, offset: usize) -> Slot {
+        let next = slot.0 + offset;
+        Slot(if next >= self.capacity {
+            next - self.capacity
+        } else {
+            next
+        })
+    }
+
+    /// The slots of `len` (at most the capacity) frames from `first`: one or two ranges, the second
+    /// empty unless the frames wrap.
+    pub fn runs(&self, first: Seq, len: usize) -> [Range<usize>; 2] {
+        let start = self.slot(first).0;
+        let until_end = len.min(self.capacity - start);
+        [start..start + until_end, 0..len - until_end]
+    }
+
+    /// What is live once `added` frames follow those of `live`.
+    pub fn live_after(&self, live: Live, added: u64) -> Live {
+        let end = Seq(live.end.0 + added);
+        let first = live
+            .first
+            .max(Seq(end.0.saturating_sub(self.capacity as u64)));
+        Live { first, end }
+    }
+
+    /// The live frames in slot order: the newest lap's, then those still left of the lap before.
+    fn by_slot(&self, live: Live) -> [Range<u64>; 2] {
+        let (first, end) = (live.first.0, live.end.0);
+        let lap = end - end % self.capacity as u64;
+        if first >= lap {
+            [first..end, end..end]
+        } else {
+            [lap..end, first..lap]
+        }
+    }
+
+    /// The live frame at `position` (below `live.len()`) in slot order.
+    pub fn nth_live(&self, live: Live, position: usize) -> Seq {
+        let [newest, older] = self.by_slot(live);
+        let newest_len = newest.end - newest.start;
+        let position = position as u64;
+        Seq(if position < newest_len {
+            newest.start + position
+        } else {
+            older.start + (position - newest_len)
+        })
+    }
+
+    /// The positions, in slot order, of the live frames `first..end`: one or two ranges.
+    pub fn positions(&self, live: Live, first: Seq, end: Seq) -> [Range<usize>; 2] {
+        let [newest, older] = self.by_slot(live);
+        let older_offset = newest.end - newest.start;
+        let overlap = |part: &Range<u64>, offset: u64| {
+            let start = part.start.max(first.0);
+            let stop = part.end.min(end.0).max(start);
+            (start - part.start + offset) as usize..(stop - part.start + offset) as usize
+        };
+        [overlap(&newest, 0), overlap(&older, older_offset)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The slots of a ring filled one frame at a time: the obvious model.
+    fn filled(capacity: usize, live: Live) -> Vec<Option<u64>> {
+        let mut slots = vec![None; capacity];
+        for seq in live.first.0..live.end.0 {
+            slots[(seq % capacity as u64) as usize] = Some(seq);
+        }
+        slots
+    }
+
+    fn ring_and_live() -> impl Strategy<Value = (Ring, Live)> {
+        (1usize..40, 0u64..200).prop_flat_map(|(capacity, end)| {
+            let most = (capacity as u64).min(end);
+            (Just(capacity), Just(end), 0..=most).prop_map(|(capacity, end, len)| {
+                (
+                    Ring::new(capacity),
+                    Live {
+                        first: Seq(end - len),
+                        end: Seq(end),
+                    },
+                )
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn nth_live_reads_the_slots_in_order((ring, live) in ring_and_live()) {
+            let expected: Vec<u64> =
+                filled(ring.capacity(), live).into_iter().flatten().collect();
+            let got: Vec<u64> = (0..live.len()).map(|i| ring.nth_live(live, i).0).collect();
+            prop_assert_eq!(got, expected);
+        }
+
+        #[test]
+        fn positions_invert_nth_live((ring, live) in ring_and_live(), a in 0usize..40, b in 0usize..40) {
+            let (a, b) = (a.min(live.len()), b.min(live.len()));
+            let (first, end) = (Seq(live.first.0 + a.min(b) as u64), Seq(live.first.0 + a.max(b) as u64));
+            let mut got: Vec<u64> = ring
+                .positions(live, first, end)
+                .into_iter()
+                .flatten()
+                .map(|position| ring.nth_live(live, position).0)
+                .collect();
+            got.sort_unstable();
+            prop_assert_eq!(got, (first.0..end.0).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn runs_visit_the_slots_of_consecutive_frames(capacity in 1usize..40, first in 0u64..200, len in 0usize..40) {
+            let ring = Ring::new(capacity);
+            let len = len.min(capacity);
+            let expected: Vec<usize> =
+                (0..len as u64).map(|i| ((first + i) % capacity as u64) as usize).collect();
+            let got: Vec<usize> = ring.runs(Seq(first), len).into_iter().flatten().collect();
+            prop_assert_eq!(&got, &expected);
+            for (offset, slot) in expected.iter().enumerate() {
+                prop_assert_eq!(ring.after(ring.slot(Seq(first)), offset), Slot(*slot));
+            }
+        }
+
+        #[test]
+        fn live_after_keeps_the_newest((ring, live) in ring_and_live(), added in 0u64..100) {
+            let after = ring.live_after(live, added);
+            prop_assert_eq!(after.end.0, live.end.0 + added);
+            prop_assert_eq!(
+                after.len() as u64,
+                (live.len() as u64 + added).min(ring.capacity() as u64)
+            );
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! How training draws frames.
+
+pub mod weights;

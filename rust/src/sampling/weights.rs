@@ -1,0 +1,74 @@
+//! Sampling weights for a dataset and a buffer side by side, in one pass over the frames.
+
+use std::ops::Range;
+
+/// One side: how many frames it has, and which of them may be drawn.
+#[derive(Clone, Debug, Default)]
+pub struct Side {
+    /// The number of frames.
+    pub len: usize,
+    /// Ranges of frames that may be drawn, within `0..len` and disjoint.
+    pub drawn: Vec<Range<usize>>,
+}
+
+impl Side {
+    fn count(&self) -> usize {
+        self.drawn.iter().map(Range::len).sum()
+    }
+}
+
+/// One weight per frame of `[offline; online]`. The drawn frames of a side weigh the same; the
+/// online side's weights add up to `online_share`, the offline side's to the rest. A side with
+/// nothing to draw gives its share to the other; if neither has anything, all frames weigh the same.
+pub fn weights(offline: &Side, online: &Side, online_share: f64) -> Vec<f32> {
+    let total = offline.len + online.len;
+    let online_share = match (offline.count(), online.count()) {
+        (0, 0) => return vec![(1.0 / total as f64) as f32; total],
+        (0, _) => 1.0,
+        (_, 0) => 0.0,
+        _ => online_share,
+    };
+    let mut weights = vec![0.0; total];
+    let (offline_weights, online_weights) = weights.split_at_mut(offline.len);
+    fill(offline_weights, offline, 1.0 - online_share);
+    fill(online_weights, online, online_share);
+    weights
+}
+
+fn fill(weights: &mut [f32], side: &Side, share: f64) {
+    let weight = (share / side.count() as f64) as f32;
+    for range in &side.drawn {
+        weights[range.clone()].fill(weight);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn side() -> impl Strategy<Value = Side> {
+        proptest::collection::vec((0usize..4, 0usize..4), 0..5).prop_map(|parts| {
+            let mut side = Side::default();
+            for (skipped, drawn) in parts {
+                let start = side.len + skipped;
+                side.len = start + drawn;
+                side.drawn.push(start..side.len);
+            }
+            side
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn shares_are_kept_and_sum_to_one(offline in side(), online in side(), share in 0.0..=1.0f64) {
+            prop_assume!(offline.len + online.len > 0);
+            let weights = weights(&offline, &online, share);
+            let sum = |weights: &[f32]| weights.iter().map(|&w| f64::from(w)).sum::<f64>();
+            prop_assert!((sum(&weights) - 1.0).abs() < 1e-6);
+            if offline.count() > 0 && online.count() > 0 {
+                prop_assert!((sum(&weights[offline.len..]) - share).abs() < 1e-6);
+            }
+        }
+    }
+}
