@@ -1,0 +1,151 @@
+"""Checks of arguments, each with a message that says what was expected and what came."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Field = tuple[str, str, list[int]]
+DeltaTimestamps = Mapping[str, Sequence[float] | NDArray[np.floating[Any]]]
+
+
+class FieldSpec(TypedDict):
+    """One entry of a `data_spec`: shape and dtype of one frame's value."""
+
+    shape: tuple[int, ...]
+    dtype: DTypeLike
+
+
+DataSpec = Mapping[str, FieldSpec]
+
+
+def refused(name: str, expected: str, got: object) -> str:
+    """The message for a refused argument."""
+    return f"{name}: expected {expected}, got {got}"
+
+
+def integer(value: object, name: str, *, at_least: int, at_most: int = 2**63 - 1) -> int:
+    """The value as an int.
+
+    Raises:
+        TypeError: It is no integer; a bool is none.
+        ValueError: It is out of range.
+    """
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        raise TypeError(refused(name, "an int", describe(value)))
+    number = operator.index(value)
+    if not at_least <= number <= at_most:
+        raise ValueError(refused(name, f"at least {at_least} and at most {at_most}", number))
+    return number
+
+
+def real(value: object, name: str) -> float:
+    """The value as a float.
+
+    Raises:
+        TypeError: It is no real number; a bool is none.
+        ValueError: It is too large for a float.
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise TypeError(refused(name, "a number", describe(value)))
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(refused(name, "a number that fits a float", value)) from None
+
+
+def at_least_zero(value: object, name: str) -> float:
+    """The value as a float that is not negative and not NaN; infinity is allowed.
+
+    Raises:
+        TypeError: It is no real number.
+        ValueError: It is negative or NaN.
+    """
+    number = real(value, name)
+    if not number >= 0:
+        raise ValueError(refused(name, "at least 0", number))
+    return number
+
+
+def describe(value: object) -> str:
+    """The value and its type, short."""
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
+
+
+def fields(data_spec: object) -> list[Field]:
+    """Keys, dtype names and shapes of a `data_spec`.
+
+    Raises:
+        TypeError: A part has the wrong type.
+        ValueError: A dtype is not supported or a dimension is negative.
+    """
+    if not isinstance(data_spec, Mapping):
+        raise TypeError(refused("data_spec", "a dict", describe(data_spec)))
+    return [_field(key, entry) for key, entry in data_spec.items()]
+
+
+def _field(key: object, entry: object) -> Field:
+    if not isinstance(key, str):
+        raise TypeError(refused("data_spec", "keys that are str", describe(key)))
+    name = f"data_spec[{key!r}]"
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise ValueError(refused("data_spec", "keys that are valid Unicode", ascii(key))) from None
+    if not isinstance(entry, Mapping) or set(entry) != {"shape", "dtype"}:
+        raise ValueError(refused(name, 'a dict with "shape" and "dtype"', describe(entry)))
+    return key, _dtype_name(entry["dtype"], name), _shape(entry["shape"], name)
+
+
+def _dtype_name(value: object, name: str) -> str:
+    try:
+        dtype = np.dtype(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise ValueError(refused(f'{name}["dtype"]', "a NumPy dtype", describe(value))) from None
+    if not dtype.isnative:
+        raise ValueError(refused(f'{name}["dtype"]', "little-endian, as on disk", dtype.str))
+    return str(dtype)
+
+
+def _shape(value: object, name: str) -> list[int]:
+    name = f'{name}["shape"]'
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
+        raise TypeError(refused(name, "a tuple of int", describe(value)))
+    return [integer(dim, name, at_least=1) for dim in value]
+
+
+def deltas(delta_timestamps: object) -> dict[str, NDArray[np.float64]]:
+    """The deltas of each key as a read-only array, in seconds.
+
+    Raises:
+        TypeError: A part has the wrong type.
+        ValueError: The deltas of a key are not one-dimensional.
+    """
+    if not isinstance(delta_timestamps, Mapping):
+        raise TypeError(refused("delta_timestamps", "a dict", describe(delta_timestamps)))
+    return {_delta_key(key): _deltas(key, value) for key, value in delta_timestamps.items()}
+
+
+def _delta_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError(refused("delta_timestamps", "keys that are str", describe(key)))
+    return key
+
+
+def _deltas(key: str, value: object) -> NDArray[np.float64]:
+    name = f"delta_timestamps[{key!r}]"
+    try:
+        array = np.array(value)
+    except (TypeError, ValueError):
+        array = np.array(None)
+    if array.ndim != 1:
+        raise ValueError(refused(name, "a one-dimensional list of seconds", describe(value)))
+    if array.size and not np.can_cast(array.dtype, np.float64, "same_kind"):
+        raise TypeError(refused(name, "numbers", describe(value)))
+    result = array.astype(np.float64)
+    result.flags.writeable = False
+    return result

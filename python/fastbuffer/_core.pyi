@@ -1,0 +1,53 @@
+from os import PathLike
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Field = tuple[str, str, list[int]]
+
+@final
+class Buffer:
+    def __new__(
+        cls,
+        write_dir: str | PathLike[str],
+        data_spec: list[_Field] | None,
+        buffer_capacity: int | None,
+        fps: float | None,
+        deltas: list[tuple[str, NDArray[np.float64]]],
+        preallocate: bool,
+    ) -> Buffer: ...
+    @property
+    def write_dir(self) -> Path: ...
+    @property
+    def buffer_capacity(self) -> int: ...
+    @property
+    def fps(self) -> float | None: ...
+    @property
+    def columns(self) -> list[_Field]: ...
+    @property
+    def num_frames(self) -> int: ...
+    @property
+    def num_episodes(self) -> int: ...
+    def append(self, data: dict[str, NDArray[Any]]) -> tuple[int, int]: ...
+    def gather(
+        self, indices: NDArray[np.int64], windows: Windows, tolerance_s: float
+    ) -> dict[str, NDArray[Any]]: ...
+    def item(self, index: int, windows: Windows, tolerance_s: float) -> dict[str, NDArray[Any]]: ...
+    def column(self, key: str) -> NDArray[Any]: ...
+    def release(self) -> None: ...
+
+@final
+class Windows:
+    def __new__(cls, buffer: Buffer, deltas: list[tuple[str, NDArray[np.float64]]]) -> Windows: ...
+
+def sampler_weights(
+    offline_len: int,
+    offline_from: NDArray[np.int64],
+    offline_to: NDArray[np.int64],
+    offline_drop_n_last_frames: int,
+    online: Buffer | None,
+    online_sampling_ratio: float,
+    online_drop_n_last_frames: int,
+) -> NDArray[np.float32]: ...

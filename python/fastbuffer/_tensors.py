@@ -1,0 +1,53 @@
+"""Between NumPy arrays and what the caller has or wants: torch tensors and array-likes."""
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+Array = NDArray[Any]
+Output = Literal["torch", "numpy"]
+
+
+def torch_is_installed() -> bool:
+    """Whether torch can be imported. Imports it."""
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return False
+    return True
+
+
+def to_torch(array: Array, key: str) -> "torch.Tensor":
+    """The array as a tensor over the same memory.
+
+    Raises:
+        TypeError: This torch has no such dtype.
+    """
+    import torch
+
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise TypeError(
+            f"{key!r}: torch {torch.__version__} has no dtype for {array.dtype}; "
+            'open the buffer with output="numpy"'
+        ) from error
+
+
+def to_numpy(value: object, name: str) -> Array:
+    """The value as a plain array, without copying where that is possible.
+
+    Raises:
+        ValueError: The value is no rectangular array; the message begins with `name`.
+    """
+    try:
+        detach = getattr(value, "detach", None)
+        return np.asarray(value if detach is None else detach().cpu())
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name}: expected an array, got {type(value).__name__}: {error}") from error

@@ -1,0 +1,347 @@
+"""The buffer as users see it."""
+
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastbuffer import _arguments
+from fastbuffer._arguments import DataSpec, DeltaTimestamps, refused
+from fastbuffer._core import Buffer, Windows
+from fastbuffer._optional import require
+from fastbuffer._tensors import Array, Output, to_numpy, to_torch, torch_is_installed
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import torch
+    from torch.utils.data import Dataset
+
+    Value: TypeAlias = "torch.Tensor | Array"
+    Item: TypeAlias = dict[str, Value]
+    _Base = Dataset[Item]
+elif torch_is_installed():
+    from torch.utils.data import Dataset as _Base
+else:
+    _Base = object
+
+
+class OnlineBuffer(_Base):
+    """A circular buffer of episodes on disk that is read as windows around its frames.
+
+    Whole episodes go in with `add_data` and overwrite the oldest frames once the buffer is full.
+    `buffer[i]` is the frame in the i-th live slot; with `delta_timestamps` it comes with the past
+    and future frames of its episode. One object in one process writes a directory at a time; any
+    number of others, in the same and other processes, read it meanwhile and see each insert whole.
+
+    With torch installed this is a `torch.utils.data.Dataset` and returns tensors. Nothing that it
+    returns shares memory with the stored data.
+    """
+
+    NEXT_INDEX_KEY = "_next_index"
+    OCCUPANCY_MASK_KEY = "_occupancy_mask"
+    INDEX_KEY = "index"
+    FRAME_INDEX_KEY = "frame_index"
+    EPISODE_INDEX_KEY = "episode_index"
+    TIMESTAMP_KEY = "timestamp"
+    IS_PAD_POSTFIX = "_is_pad"
+
+    def __init__(
+        self,
+        write_dir: str | os.PathLike[str],
+        data_spec: DataSpec | None = None,
+        buffer_capacity: int | None = None,
+        fps: float | None = None,
+        delta_timestamps: DeltaTimestamps | None = None,
+        *,
+        output: Output | None = None,
+        preallocate: bool = True,
+    ) -> None:
+        """Open the buffer in a directory, or create one there.
+
+        Args:
+            write_dir: The directory; made if it does not exist. If it holds a buffer, the other
+                arguments may be left out and must not contradict it. If it holds the memory-mapped
+                files of the NumPy implementation, those become the buffer.
+            data_spec: For each key, the `shape` (without the frame dimension) and `dtype` of one
+                frame's value. The keys `index`, `frame_index`, `episode_index` (int64) and
+                `timestamp` (float64, seconds) are added.
+            buffer_capacity: The number of frames that the buffer holds.
+            fps: Frames per second, below 10,000. Needed for `delta_timestamps`.
+            delta_timestamps: See `set_delta_timestamps`.
+            output: What reads return, "torch" or "numpy". By default torch if it is installed.
+            preallocate: Reserve all disk space at creation, so that a full disk is an error then.
+                False makes sparse files.
+
+        Raises:
+            ValueError: An argument is not allowed or contradicts the directory, or the directory
+                is damaged.
+            TypeError: An argument has the wrong type.
+            OSError: A file cannot be made, opened or reserved.
+            ImportError: `output="torch"` without torch.
+        """
+        self._output = _checked_output(output)
+        if not isinstance(preallocate, bool):
+            raise TypeError(refused("preallocate", "a bool", _arguments.describe(preallocate)))
+        deltas = None if delta_timestamps is None else _arguments.deltas(delta_timestamps)
+        capacity, name = buffer_capacity, "buffer_capacity"
+        self._core = Buffer(
+            os.fspath(write_dir),
+            None if data_spec is None else _arguments.fields(data_spec),
+            None if capacity is None else _arguments.integer(capacity, name, at_least=1),
+            None if fps is None else _arguments.real(fps, "fps"),
+            [] if deltas is None else list(deltas.items()),
+            preallocate,
+        )
+        self._keys = [key for key, _, _ in self._core.columns]
+        self._tolerance_s = None if self.fps is None else 1 / self.fps - 1e-4
+        self._set_deltas(deltas)
+
+    @property
+    def write_dir(self) -> Path:
+        """The buffer's directory."""
+        return Path(self._core.write_dir)
+
+    @property
+    def buffer_capacity(self) -> int:
+        """The number of frames that the buffer holds when it is full."""
+        return self._core.buffer_capacity
+
+    @property
+    def data_keys(self) -> list[str]:
+        """All keys, sorted: those of the spec and the buffer's own four."""
+        return list(self._keys)
+
+    @property
+    def fps(self) -> float | None:
+        """Frames per second, if known."""
+        return self._core.fps
+
+    @property
+    def num_frames(self) -> int:
+        """The number of live frames."""
+        return self._core.num_frames
+
+    @property
+    def num_episodes(self) -> int:
+        """The number of episodes with a live frame."""
+        return self._core.num_episodes
+
+    @property
+    def tolerance_s(self) -> float | None:
+        """How far, in seconds, a frame may be from a query before it is padding.
+
+        `1 / fps - 1e-4` unless set; None without `fps`. Infinity pads nothing.
+        """
+        return self._tolerance_s
+
+    @tolerance_s.setter
+    def tolerance_s(self, value: float) -> None:
+        self._tolerance_s = _arguments.at_least_zero(value, "tolerance_s")
+
+    @property
+    def delta_timestamps(self) -> dict[str, NDArray[np.float64]] | None:
+        """The deltas of each windowed key, in seconds, as read-only arrays."""
+        return None if self._deltas is None else dict(self._deltas)
+
+    def set_delta_timestamps(self, value: DeltaTimestamps | None) -> None:
+        """Choose the frames that come with an item.
+
+        For a key with D deltas an item holds D frames of its episode, one for each query
+        `timestamp + delta`, and under `<key>_is_pad` D bools. Each query takes the live frame of
+        the episode whose timestamp is nearest, the earliest on a tie. Where it is further than
+        `tolerance_s` from the query, the frame is padding.
+
+        Args:
+            value: For each key, its deltas in seconds. None for single frames.
+
+        Raises:
+            ValueError: The buffer has no `fps`, a key is unknown or its mask's name is taken, or
+                deltas are not finite or not one-dimensional.
+            TypeError: A part has the wrong type.
+        """
+        self._set_deltas(None if value is None else _arguments.deltas(value))
+
+    def _set_deltas(self, deltas: dict[str, NDArray[np.float64]] | None) -> None:
+        self._windows = Windows(self._core, [] if deltas is None else list(deltas.items()))
+        self._deltas = deltas
+
+    def add_data(self, data: Mapping[str, Any]) -> None:
+        """Insert whole episodes, all of them or, where an argument is refused, nothing.
+
+        `index` and `episode_index` start at 0 and are shifted to continue from the newest frame,
+        in the buffer and also in the caller's arrays (writeable NumPy arrays whose dtype can hold
+        the new values; others are left alone). Of more frames than the buffer holds, the newest
+        stay.
+
+        Args:
+            data: For each of `data_keys` an array (NumPy, torch or array-like) of shape
+                `(n, *shape)` that casts to the key's dtype within its kind. Other keys are ignored.
+
+        Raises:
+            ValueError: A key is missing, lengths differ, a shape or dtype does not fit, the first
+                index or episode_index is not 0, episodes are not contiguous and in order, or a
+                timestamp is not finite.
+            TypeError: `data` is no mapping.
+            BufferLockedError: Another process or object is writing the directory.
+            OSError: The directory cannot be written.
+        """
+        if not isinstance(data, Mapping) and not hasattr(data, "keys"):
+            raise TypeError(refused("data", "a dict of arrays", _arguments.describe(data)))
+        arrays = {
+            key: to_numpy(data[key], f"data[{key!r}]") for key in self._keys if key in data
+        }
+        index_shift, episode_shift = self._core.append(arrays)
+        _shift_in_place(data[self.INDEX_KEY], index_shift)
+        _shift_in_place(data[self.EPISODE_INDEX_KEY], episode_shift)
+
+    def get_data_by_key(self, key: str) -> "Value":
+        """All live frames of a key.
+
+        Args:
+            key: One of `data_keys`.
+
+        Returns:
+            An array or tensor of shape `(num_frames, *shape)`, in slot order.
+
+        Raises:
+            KeyError: There is no such key.
+            TypeError: The key is no str.
+        """
+        if not isinstance(key, str):
+            raise TypeError(refused("key", "a str", _arguments.describe(key)))
+        return self._converted({key: self._core.column(key)})[key]
+
+    def __len__(self) -> int:
+        """The number of live frames."""
+        return self._core.num_frames
+
+    def __getitem__(self, index: "SupportsIndex | slice | Sequence[int] | Array") -> "Item":
+        """One item, or a batch of items.
+
+        Args:
+            index: A position among the live frames in slot order, or from their end if negative;
+                or a slice, sequence or one-dimensional array of such.
+
+        Returns:
+            For each of `data_keys` the frame's value (scalars are 0-d), or its window where
+            `delta_timestamps` has the key; and each window's pad mask. A batch has a leading
+            dimension.
+
+        Raises:
+            IndexError: An index is out of range.
+            TypeError: `index` holds no ints.
+            TimestampToleranceError: A query inside an episode has no frame within `tolerance_s`.
+        """
+        # Without windows the tolerance has no effect.
+        tolerance = 0.0 if self._tolerance_s is None else self._tolerance_s
+        position = _single(index)
+        if position is not None:
+            return self._converted(self._core.item(position, self._windows, tolerance))
+        indices = _several(index, len(self))
+        return self._converted(self._core.gather(indices, self._windows, tolerance))
+
+    def _converted(self, arrays: dict[str, Array]) -> "Item":
+        if self._output == "numpy":
+            return dict(arrays)
+        return {key: to_torch(array, key) for key, array in arrays.items()}
+
+    def close(self) -> None:
+        """Give up the right to write, if this object has it. Reading goes on as before."""
+        self._core.release()
+
+    def __enter__(self) -> "OnlineBuffer":
+        """The buffer itself."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """As `close`."""
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by directory, not by content."""
+        return _reopened, (str(self.write_dir.absolute()), self.fps, self._deltas, self._output, self._tolerance_s)
+
+    def __repr__(self) -> str:
+        """The directory and how full it is."""
+        return (
+            f"{type(self).__name__}({str(self.write_dir)!r}, num_frames={self.num_frames}, "
+            f"num_episodes={self.num_episodes}, buffer_capacity={self.buffer_capacity}, "
+            f"fps={self.fps})"
+        )
+
+
+def _reopened(
+    write_dir: str,
+    fps: float | None,
+    deltas: dict[str, NDArray[np.float64]] | None,
+    output: Output,
+    tolerance_s: float | None,
+) -> OnlineBuffer:
+    buffer = OnlineBuffer(write_dir, fps=fps, delta_timestamps=deltas, output=output)
+    if tolerance_s is not None:
+        buffer.tolerance_s = tolerance_s
+    return buffer
+
+
+def _checked_output(output: Output | None) -> Output:
+    if output not in (None, "torch", "numpy"):
+        raise ValueError(refused("output", '"torch", "numpy" or None', repr(output)))
+    if output == "torch":
+        require("torch", extra="torch", purpose='OnlineBuffer(output="torch")')
+    if output is None:
+        return "torch" if torch_is_installed() else "numpy"
+    return output
+
+
+def _shift_in_place(values: object, shift: int) -> None:
+    """Add `shift` to the caller's array if it is one that can take it."""
+    if not isinstance(values, np.ndarray) or not values.flags.writeable or shift == 0:
+        return
+    if int(values.max()) + shift <= np.iinfo(values.dtype).max:
+        values += shift
+
+
+def _single(index: object) -> int | None:
+    """The index as an int, if it is one."""
+    if isinstance(index, int):
+        return _within_int64(index)
+    if isinstance(index, slice | Sequence | np.ndarray) and getattr(index, "ndim", 1) != 0:
+        return None
+    try:
+        return _within_int64(operator.index(index))  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _within_int64(index: int) -> int:
+    return max(-(2**63), min(index, 2**63 - 1))
+
+
+def _several(index: object, length: int) -> NDArray[np.int64]:
+    """The indices of a batch."""
+    if isinstance(index, slice):
+        return np.arange(*index.indices(length), dtype=np.int64)
+    expected = "an int, a slice or a one-dimensional sequence of int"
+    if isinstance(index, str | bytes) or not hasattr(index, "__len__"):
+        raise TypeError(refused("index", expected, _arguments.describe(index)))
+    array = to_numpy(index, "index")
+    if array.ndim == 1 and array.size == 0:
+        return np.empty(0, np.int64)
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        hint = "; np.flatnonzero makes indices of a mask" if array.dtype == np.bool_ else ""
+        got = f"{array.dtype} of shape {array.shape}{hint}"
+        raise TypeError(refused("index", expected, got))
+    if array.dtype == np.uint64 and int(array.max()) > np.iinfo(np.int64).max:
+        raise IndexError(refused("index", f"less than {length}", int(array.max())))
+    return array.astype(np.int64)
