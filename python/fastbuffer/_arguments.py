@@ -1,6 +1,7 @@
 """Checks of arguments, each with a message that says what was expected and what came."""
 
 import operator
+import os
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, TypedDict
@@ -25,6 +26,17 @@ DataSpec = Mapping[str, FieldSpec]
 def refused(name: str, expected: str, got: object) -> str:
     """The message for a refused argument."""
     return f"{name}: expected {expected}, got {got}"
+
+
+def path(value: object, name: str) -> str:
+    """The value as a path of str.
+
+    Raises:
+        TypeError: It is no path.
+    """
+    if not isinstance(value, str | bytes | os.PathLike):
+        raise TypeError(refused(name, "a path", describe(value)))
+    return os.fsdecode(value)
 
 
 def integer(value: object, name: str, *, at_least: int, at_most: int = 2**63 - 1) -> int:
@@ -96,8 +108,10 @@ def _field(key: object, entry: object) -> Field:
         key.encode()
     except UnicodeEncodeError:
         raise ValueError(refused("data_spec", "keys that are valid Unicode", ascii(key))) from None
-    if not isinstance(entry, Mapping) or set(entry) != {"shape", "dtype"}:
-        raise ValueError(refused(name, 'a dict with "shape" and "dtype"', describe(entry)))
+    if not isinstance(entry, Mapping):
+        raise TypeError(refused(name, 'a dict with "shape" and "dtype"', describe(entry)))
+    if set(entry) != {"shape", "dtype"}:
+        raise ValueError(refused(name, 'the keys "shape" and "dtype"', list(entry)))
     return key, _dtype_name(entry["dtype"], name), _shape(entry["shape"], name)
 
 
@@ -115,7 +129,10 @@ def _shape(value: object, name: str) -> list[int]:
     name = f'{name}["shape"]'
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
         raise TypeError(refused(name, "a tuple of int", describe(value)))
-    return [integer(dim, name, at_least=1) for dim in value]
+    shape = [integer(dim, name, at_least=-(2**63)) for dim in value]
+    if any(dim < 1 for dim in shape):
+        raise ValueError(refused(name, "dimensions of at least 1", tuple(shape)))
+    return shape
 
 
 def deltas(delta_timestamps: object) -> dict[str, NDArray[np.float64]]:

@@ -5,6 +5,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Buffer", "Windows", "sampler_weights"]
+
 _Field = tuple[str, str, list[int]]
 
 @final

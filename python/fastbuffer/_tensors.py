@@ -50,4 +50,6 @@ def to_numpy(value: object, name: str) -> Array:
         detach = getattr(value, "detach", None)
         return np.asarray(value if detach is None else detach().cpu())
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{name}: expected an array, got {type(value).__name__}: {error}") from error
+        raise ValueError(
+            f"{name}: expected an array, got {type(value).__name__}: {error}"
+        ) from error

@@ -91,7 +91,7 @@ class OnlineBuffer(_Base):
         deltas = None if delta_timestamps is None else _arguments.deltas(delta_timestamps)
         capacity, name = buffer_capacity, "buffer_capacity"
         self._core = Buffer(
-            os.fspath(write_dir),
+            _arguments.path(write_dir, "write_dir"),
             None if data_spec is None else _arguments.fields(data_spec),
             None if capacity is None else _arguments.integer(capacity, name, at_least=1),
             None if fps is None else _arguments.real(fps, "fps"),
@@ -193,9 +193,7 @@ class OnlineBuffer(_Base):
         """
         if not isinstance(data, Mapping) and not hasattr(data, "keys"):
             raise TypeError(refused("data", "a dict of arrays", _arguments.describe(data)))
-        arrays = {
-            key: to_numpy(data[key], f"data[{key!r}]") for key in self._keys if key in data
-        }
+        arrays = {key: to_numpy(data[key], f"data[{key!r}]") for key in self._keys if key in data}
         index_shift, episode_shift = self._core.append(arrays)
         _shift_in_place(data[self.INDEX_KEY], index_shift)
         _shift_in_place(data[self.EPISODE_INDEX_KEY], episode_shift)
@@ -270,7 +268,13 @@ class OnlineBuffer(_Base):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by directory, not by content."""
-        return _reopened, (str(self.write_dir.absolute()), self.fps, self._deltas, self._output, self._tolerance_s)
+        return _reopened, (
+            str(self.write_dir.absolute()),
+            self.fps,
+            self._deltas,
+            self._output,
+            self._tolerance_s,
+        )
 
     def __repr__(self) -> str:
         """The directory and how full it is."""
@@ -306,10 +310,14 @@ def _checked_output(output: Output | None) -> Output:
 
 def _shift_in_place(values: object, shift: int) -> None:
     """Add `shift` to the caller's array if it is one that can take it."""
-    if not isinstance(values, np.ndarray) or not values.flags.writeable or shift == 0:
+    if shift == 0 or not isinstance(values, np.ndarray):
         return
-    if int(values.max()) + shift <= np.iinfo(values.dtype).max:
-        values += shift
+    if not values.flags.writeable or values.dtype.kind not in "iu":
+        return
+    limits = np.iinfo(values.dtype)
+    if limits.min <= int(values.min()) + shift and int(values.max()) + shift <= limits.max:
+        # Cast first: unsigned arrays take no negative shift, but wrap around to the same result.
+        values += np.asarray(shift).astype(values.dtype)
 
 
 def _single(index: object) -> int | None:

@@ -411,7 +411,9 @@ fn adopted_live(path: &Path, capacity: usize) -> Result<Live> {
     if runs.into_iter().flatten().any(|slot| mask[slot] == 0) {
         return Err(Error::damaged(
             &file,
-            format!("expected the {occupied} slots before slot {next} to be occupied, got others"),
+            format!(
+                "expected the {occupied} slots before _next_index = {next} to be set, got others"
+            ),
         ));
     }
     Ok(live)

@@ -23,7 +23,7 @@ pub enum Error {
         got: String,
     },
     /// An argument contradicts what the directory stores.
-    #[error("{argument}: {path} stores {stored}, got {got}", path = path.display())]
+    #[error("{argument}: expected {stored} as stored in {path}, got {got}", path = path.display())]
     Contradiction {
         /// Which argument.
         argument: String,

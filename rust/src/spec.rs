@@ -208,20 +208,24 @@ fn own_fields() -> BTreeMap<String, Field> {
 }
 
 fn check_key(key: &str) -> Result<()> {
-    let refuse = |expected: &str| Err(Error::argument("data_spec", expected, format!("{key:?}")));
-    if key.is_empty() {
-        return refuse("keys that are not empty");
-    }
-    if key.starts_with('_') {
-        return refuse("keys that do not begin with '_'");
-    }
-    if own_fields().contains_key(key) {
-        return refuse("keys other than the buffer's own columns");
-    }
-    if file_name(key).len() > LONGEST_FILE_NAME {
-        return refuse("keys whose file names have at most 255 bytes");
-    }
-    Ok(())
+    let bytes = file_name(key).len();
+    let expected = if key.is_empty() {
+        "keys that are not empty"
+    } else if key.starts_with('_') {
+        "keys that do not begin with an underscore"
+    } else if own_fields().contains_key(key) {
+        "keys other than the buffer's own columns"
+    } else if bytes > LONGEST_FILE_NAME {
+        let expected = format!("keys whose file names have at most {LONGEST_FILE_NAME} bytes");
+        return Err(Error::argument(
+            "data_spec",
+            expected,
+            format!("{bytes} for {key:?}"),
+        ));
+    } else {
+        return Ok(());
+    };
+    Err(Error::argument("data_spec", expected, format!("{key:?}")))
 }
 
 fn column(key: String, field: Field, capacity: usize) -> Result<ColumnSpec> {

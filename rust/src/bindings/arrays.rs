@@ -80,7 +80,7 @@ impl<'py> Rows<'py> {
 }
 
 fn check_shape(column: &ColumnSpec, shape: &[usize]) -> Result<()> {
-    if shape.first().is_some() && shape[1..] == column.field.shape {
+    if !shape.is_empty() && shape[1..] == column.field.shape {
         return Ok(());
     }
     let dims = column.field.shape.iter().map(|dim| format!(", {dim}"));
