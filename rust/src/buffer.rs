@@ -367,3 +367,181 @@ fn position(index: i64, live: Live) -> Result<usize> {
         .filter(|&position| position < len)
         .ok_or(Error::OutOfRange { index, len })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::map::tests::initialised;
+    use crate::spec::{DType, Field};
+    use crate::state::StateWriter;
+    use std::collections::BTreeMap;
+
+    const CAPACITY: usize = 8;
+
+    fn open(path: &Path) -> Buffer {
+        let field = Field {
+            dtype: DType::Int64,
+            shape: vec![3],
+        };
+        let request = Request {
+            fields: Some(BTreeMap::from([("value".to_owned(), field)])),
+            capacity: Some(CAPACITY),
+            fps: Some(10.0),
+            ..Request::default()
+        };
+        Buffer::open(path, &request).unwrap()
+    }
+
+    fn int64s(values: impl Iterator<Item = i64>) -> Vec<u8> {
+        values.flat_map(i64::to_le_bytes).collect()
+    }
+
+    /// Inserts an episode of `len` frames whose values are all `first`, `first + 1`, and so on.
+    fn append(buffer: &Buffer, first: i64, len: i64) {
+        let times = (0..len)
+            .flat_map(|i| (i as f64 / 10.0).to_le_bytes())
+            .collect();
+        let columns = [
+            int64s((0..len).map(|_| 0)), // episode_index
+            int64s(0..len),              // frame_index
+            int64s(0..len),              // index
+            times,                       // timestamp
+            int64s((first..first + len).flat_map(|value| [value; 3])), // value
+        ];
+        let rows = columns.iter().map(Vec::as_slice).collect();
+        buffer
+            .append(&Batch::new(&buffer.manifest().spec, rows, len as usize).unwrap())
+            .unwrap();
+    }
+
+    fn words(bytes: &[MaybeUninit<u8>]) -> Vec<i64> {
+        let bytes: Vec<u8> = bytes.iter().map(initialised).collect();
+        bytes
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|word| i64::from_le_bytes(*word))
+            .collect()
+    }
+
+    /// All live values, in slot order, each once.
+    fn values(buffer: &Buffer) -> Vec<i64> {
+        let mut out = vec![MaybeUninit::new(0); buffer.len().unwrap() * 24];
+        assert!(buffer.copy_live(4, &mut out).unwrap());
+        let words = words(&out);
+        assert!(
+            words
+                .chunks(3)
+                .all(|row| row.iter().all(|word| *word == row[0])),
+            "{words:?}"
+        );
+        words.chunks(3).map(|row| row[0]).collect()
+    }
+
+    #[test]
+    fn a_writer_killed_before_its_commit_costs_only_what_it_was_overwriting() {
+        let directory = tempfile::tempdir().unwrap();
+        let buffer = open(directory.path());
+        append(&buffer, 0, 5);
+        append(&buffer, 5, 3);
+        buffer.release();
+        let record = buffer.directory.state.load().unwrap();
+        // What `Writer::append` of 2 frames leaves if it dies after its first step.
+        let publish = Record {
+            generation: record.generation + 1,
+            live: Live {
+                first: Seq(2),
+                end: Seq(8),
+            },
+            writing: Live {
+                first: Seq(8),
+                end: Seq(10),
+            },
+            ..record
+        };
+        StateWriter::open(directory.path()).unwrap().store(&publish);
+        for reader in [&buffer, &open(directory.path())] {
+            assert_eq!(values(reader), [2, 3, 4, 5, 6, 7]);
+            assert_eq!(reader.num_episodes().unwrap(), 2);
+        }
+        append(&buffer, 8, 4);
+        assert_eq!(values(&buffer), [8, 9, 10, 11, 4, 5, 6, 7]);
+        let mask = std::fs::read(directory.path().join("_occupancy_mask")).unwrap();
+        assert_eq!(mask, [1; CAPACITY]);
+    }
+
+    #[test]
+    fn the_next_writer_completes_what_others_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let buffer = open(directory.path());
+        append(&buffer, 0, 5);
+        buffer.release();
+        // Killed after the commit: the mask and the next index are those from before.
+        let mask = directory.path().join("_occupancy_mask");
+        std::fs::write(&mask, [0; CAPACITY]).unwrap();
+        StateWriter::open(directory.path()).unwrap().set_mirrored(0);
+        append(&open(directory.path()), 5, 1);
+        assert_eq!(std::fs::read(&mask).unwrap(), [1, 1, 1, 1, 1, 1, 0, 0]);
+        let next = std::fs::read(directory.path().join("_next_index")).unwrap();
+        assert_eq!(next, 6i64.to_le_bytes());
+    }
+
+    #[test]
+    fn readers_of_a_wrapping_buffer_see_whole_frames_of_one_moment() {
+        let directory = tempfile::tempdir().unwrap();
+        let (buffer, reader) = (open(directory.path()), open(directory.path()));
+        let deltas = vec![("value".to_owned(), vec![-0.1, 0.0, 0.1])];
+        let windows = Windows::new(&buffer.manifest().spec, Some(10.0), deltas).unwrap();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for first in 0..20_000 {
+                    append(&buffer, first * 3, 3);
+                }
+            });
+            while !writer.is_finished() {
+                let mut columns = [8, 8, 8, 8, 3 * 24].map(|len| vec![MaybeUninit::new(0); len]);
+                let mut pads = vec![MaybeUninit::new(0); 3];
+                let mut out = BatchOut {
+                    columns: columns.iter_mut().map(Vec::as_mut_slice).collect(),
+                    pads: vec![&mut pads],
+                };
+                match reader.gather(&[1], &windows, 0.01, &mut out) {
+                    Err(Error::OutOfRange { .. }) => continue, // between eviction and commit
+                    result => result.unwrap(),
+                }
+                let [frame, index, value] = [1, 2, 4].map(|column| words(&columns[column]));
+                let first = index[0] - frame[0];
+                for (row, got) in value.chunks(3).enumerate() {
+                    let wanted = (index[0] + row as i64 - 1).clamp(first, first + 2);
+                    // The oldest episode may have lost frames at its front.
+                    assert!(got.iter().all(|word| *word == got[0]), "{value:?}");
+                    assert!(
+                        got[0] == wanted || row == 0 && got[0] == wanted + 1,
+                        "{value:?}"
+                    );
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn indices_mean_what_they_do_in_a_list() {
+        let live = Live {
+            first: Seq(5),
+            end: Seq(8),
+        };
+        let list = [0, 1, 2];
+        for index in -4i64..4 {
+            let expected = usize::try_from(index).or(usize::try_from(index + 3)).ok();
+            let expected = expected.and_then(|position| list.get(position).copied());
+            assert_eq!(position(index, live).ok(), expected, "{index}");
+        }
+        for index in [i64::MIN, i64::MAX] {
+            assert!(matches!(
+                position(index, live),
+                Err(Error::OutOfRange { .. })
+            ));
+        }
+    }
+}

@@ -147,8 +147,14 @@ fn open_checked(path: &Path, options: &OpenOptions, len: usize) -> Result<File> 
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A byte of memory that a test has initialised before it was read into.
+    pub(crate) fn initialised(byte: &MaybeUninit<u8>) -> u8 {
+        // SAFETY: the caller's memory was initialised when it was made.
+        unsafe { byte.assume_init() }
+    }
 
     fn file_of(bytes: &[u8]) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -159,10 +165,7 @@ mod tests {
     fn read(map: &ReadMap, offset: usize, len: usize) -> Vec<u8> {
         let mut out = vec![MaybeUninit::new(0); len];
         map.read(offset, &mut out);
-        // SAFETY: every element was initialised above.
-        out.into_iter()
-            .map(|byte| unsafe { byte.assume_init() })
-            .collect()
+        out.iter().map(initialised).collect()
     }
 
     #[test]
