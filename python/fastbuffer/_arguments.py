@@ -33,10 +33,14 @@ def path(value: object, name: str) -> str:
 
     Raises:
         TypeError: It is no path.
+        ValueError: It is empty or has a NUL.
     """
     if not isinstance(value, str | bytes | os.PathLike):
         raise TypeError(refused(name, "a path", describe(value)))
-    return os.fsdecode(value)
+    text = os.fsdecode(value)
+    if not text or "\0" in text:
+        raise ValueError(refused(name, "a path that is not empty and has no NUL", repr(text)))
+    return text
 
 
 def integer(value: object, name: str, *, at_least: int, at_most: int = 2**63 - 1) -> int:
@@ -89,7 +93,7 @@ def describe(value: object) -> str:
 
 
 def fields(data_spec: object) -> list[Field]:
-    """Keys, dtype names and shapes of a `data_spec`.
+    """Keys, dtype names and shapes of a `data_spec`. Other facts about a key are ignored.
 
     Raises:
         TypeError: A part has the wrong type.
@@ -110,7 +114,7 @@ def _field(key: object, entry: object) -> Field:
         raise ValueError(refused("data_spec", "keys that are valid Unicode", ascii(key))) from None
     if not isinstance(entry, Mapping):
         raise TypeError(refused(name, 'a dict with "shape" and "dtype"', describe(entry)))
-    if set(entry) != {"shape", "dtype"}:
+    if not {"shape", "dtype"} <= set(entry):
         raise ValueError(refused(name, 'the keys "shape" and "dtype"', list(entry)))
     return key, _dtype_name(entry["dtype"], name), _shape(entry["shape"], name)
 

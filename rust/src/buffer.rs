@@ -7,7 +7,10 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::commit::{Batch, Shift, Writer};
 use crate::directory::{Directory, Request};
@@ -17,6 +20,8 @@ use crate::format::{Manifest, Record};
 use crate::ring::{Live, Ring, Seq, Slot};
 use crate::window::{Timeline, Window, Windows, resolve};
 
+/// How long a read waits for an insert that is under way.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// How often a read is tried before the writer is taken to be faster than it.
 const ATTEMPTS: usize = 1000;
 
@@ -27,6 +32,8 @@ pub struct Buffer {
     ring: Ring,
     episodes: RwLock<Episodes>,
     writer: Mutex<Option<Writer>>,
+    /// The generation of an insert that took longer than `PATIENCE`: its writer may be dead.
+    overdue: AtomicU64,
 }
 
 /// Where a gathered batch goes: each slice exactly as long as its content.
@@ -53,6 +60,7 @@ impl Buffer {
             ring,
             episodes: RwLock::new(Episodes::empty_at(Seq(0))),
             writer: Mutex::new(None),
+            overdue: AtomicU64::new(0),
         };
         drop(buffer.episodes()?); // a damaged column is found now, not at the first read
         Ok(buffer)
@@ -70,7 +78,7 @@ impl Buffer {
 
     /// The number of live frames.
     pub fn len(&self) -> Result<usize> {
-        Ok(self.directory.state.load()?.live.len())
+        Ok(self.record()?.live.len())
     }
 
     /// Whether no frame is live.
@@ -120,7 +128,7 @@ impl Buffer {
     /// `out` is not as long as that.
     pub fn copy_live(&self, column: usize, out: &mut [MaybeUninit<u8>]) -> Result<bool> {
         self.read(|buffer, touched| {
-            let live = buffer.directory.state.load()?.live;
+            let live = buffer.record()?.live;
             touched.frame(live.first);
             let row_bytes = buffer.manifest().spec.columns()[column].row_bytes;
             if out.len() != live.len() * row_bytes {
@@ -155,6 +163,25 @@ impl Buffer {
     fn writer_slot(&self) -> MutexGuard<'_, Option<Writer>> {
         // A writer that panicked left a valid record in force, as a killed one would.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The record in force, once no insert is under way. Meanwhile the frames that an insert evicts
+    /// are gone and its new ones not there yet, so there would be fewer frames than before and after.
+    /// An insert that does not end, as its writer died, is waited for once.
+    fn record(&self) -> Result<Record> {
+        let mut begun = None;
+        loop {
+            let record = self.directory.state.load()?;
+            let overdue = self.overdue.load(Ordering::Relaxed) == record.generation;
+            if record.writing.is_empty() || overdue {
+                return Ok(record);
+            }
+            let waited = begun.get_or_insert_with(Instant::now).elapsed();
+            if waited > PATIENCE {
+                self.overdue.store(record.generation, Ordering::Relaxed);
+            }
+            thread::yield_now();
+        }
     }
 
     /// Runs `attempt` until no frame that it touched was evicted meanwhile.
@@ -253,7 +280,7 @@ impl Buffer {
     /// The episode index, in step with the record in force.
     fn episodes(&self) -> Result<RwLockReadGuard<'_, Episodes>> {
         for _ in 0..ATTEMPTS {
-            let record = self.directory.state.load()?;
+            let record = self.record()?;
             // An index that a panic left half made would be out of step or empty; both heal here.
             let episodes = self.episodes.read().unwrap_or_else(PoisonError::into_inner);
             if episodes.live() == record.live {
@@ -506,10 +533,10 @@ mod tests {
                     columns: columns.iter_mut().map(Vec::as_mut_slice).collect(),
                     pads: vec![&mut pads],
                 };
-                match reader.gather(&[1], &windows, 0.01, &mut out) {
-                    Err(Error::OutOfRange { .. }) => continue, // between eviction and commit
-                    result => result.unwrap(),
+                if reader.len().unwrap() < CAPACITY {
+                    continue; // not yet full
                 }
+                reader.gather(&[7], &windows, 0.01, &mut out).unwrap();
                 let [frame, index, value] = [1, 2, 4].map(|column| words(&columns[column]));
                 let first = index[0] - frame[0];
                 for (row, got) in value.chunks(3).enumerate() {

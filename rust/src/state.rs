@@ -60,17 +60,14 @@ impl State {
     /// The record in force: never older than the one in force when the call began.
     pub fn load(&self) -> Result<Record> {
         for attempt in 0..ATTEMPTS {
-            if let Some(newest) = self.newest() {
+            if let Some(newest) = self.newest()? {
                 return Ok(newest);
             }
             if attempt % 64 == 63 {
                 std::thread::yield_now();
             }
         }
-        Err(Error::damaged(
-            &self.path,
-            "neither commit record has a right checksum",
-        ))
+        Err(Error::damaged(&self.path, "there is no commit record"))
     }
 
     /// The oldest frame that is still live, seen after everything read so far.
@@ -85,7 +82,9 @@ impl State {
     ///
     /// Both must stand still: a reader that is interrupted between the two could otherwise pair an
     /// old record with the gap in which the writer replaces the newer one.
-    fn newest(&self) -> Option<Record> {
+    /// A record whose generation is 0 is being written, or was when its writer was killed: the
+    /// other one is in force. No kill leaves any other record without its checksum.
+    fn newest(&self) -> Result<Option<Record>> {
         let generations = RECORD_AT.map(|at| self.map.word(at, Ordering::Acquire));
         let records = [0, 1].map(|place| {
             let mut words = [generations[place]; RECORD_WORDS];
@@ -96,12 +95,22 @@ impl State {
         });
         fence(Ordering::Acquire);
         if RECORD_AT.map(|at| self.map.word(at, Ordering::Acquire)) != generations {
-            return None;
+            return Ok(None);
         }
-        let valid = records
-            .iter()
-            .filter_map(|words| Record::decode(words, self.capacity));
-        valid.max_by_key(|record| record.generation)
+        let mut newest: Option<Record> = None;
+        for words in records.iter().filter(|words| words[0] != 0) {
+            let Some(record) = Record::decode(words, self.capacity) else {
+                return Err(Error::damaged(
+                    &self.path,
+                    "a commit record's checksum is wrong",
+                ));
+            };
+            newest = newest
+                .into_iter()
+                .chain([record])
+                .max_by_key(|record| record.generation);
+        }
+        Ok(newest)
     }
 }
 
@@ -180,7 +189,8 @@ mod tests {
             writer.store(&record(generation));
             assert_eq!(state.load().unwrap(), record(generation));
         }
-        // Killed while writing generation 6: its place holds nothing valid.
+        // Killed while writing generation 6: its place holds parts of two records.
+        writer.map.words()[RECORD_AT[0]].store(0, Ordering::Relaxed);
         writer.map.words()[RECORD_AT[0] + 3].store(99, Ordering::Relaxed);
         assert_eq!(state.load().unwrap(), record(5));
     }
@@ -204,7 +214,7 @@ mod tests {
         assert!(said(&flipped(0), 8).contains("state file"));
         assert!(said(&flipped(16), 8).contains("checksum"));
         assert!(said(&good, 9).contains("capacity 9, got 8"));
-        assert!(said(&flipped(RECORD_AT[1] * 8 + 8), 8).contains("neither"));
+        assert!(said(&flipped(RECORD_AT[1] * 8 + 8), 8).contains("record's checksum"));
         assert!(said(&good[1..], 8).contains("expected 4096 bytes, got 4095"));
     }
 
