@@ -1,0 +1,265 @@
+"""Files that were cut, swapped or scribbled on give a clear error at open, and never a crash."""
+
+import json
+import os
+import re
+import resource
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastbuffer import OnlineBuffer
+from helpers import SPEC, Pair, assert_equal, make_episodes, run_python, snapshot
+
+CAPACITY = 12
+ARGUMENTS = (SPEC, CAPACITY, 10)
+
+pytestmark = pytest.mark.timeout(60)  # opening a FIFO must not wait for its other end
+
+
+@pytest.fixture
+def pair(tmp_path, rng):
+    """A wrapped buffer that has been closed, and its model."""
+    pair = Pair(tmp_path, *ARGUMENTS)
+    for lengths in ([7], [4, 6]):
+        pair.add(make_episodes(lengths, SPEC, rng))
+    pair.buffer.close()
+    return pair
+
+
+def edit(change):
+    """Replace a file's bytes by what `change` makes of them."""
+    return lambda path: path.write_bytes(change(path.read_bytes()))
+
+
+def replace(make):
+    """Put something else where the file was."""
+
+    def damage(path):
+        path.unlink()
+        make(path)
+
+    return damage
+
+
+def link_elsewhere(path):
+    target = path.parent.parent / f"{path.parent.name}-elsewhere"
+    path.rename(target)
+    path.symlink_to(target)
+
+
+HALVED = edit(lambda content: content[: len(content) // 2])
+COLUMN = {
+    "halved": HALVED,
+    "a byte short": edit(lambda content: content[:-1]),
+    "empty": edit(lambda content: b""),
+    "too long": edit(lambda content: content + b"x"),
+    "missing": Path.unlink,
+    "symlink": link_elsewhere,
+    "dangling symlink": replace(lambda path: path.symlink_to("nowhere")),
+    "FIFO": replace(os.mkfifo),
+    "directory": replace(Path.mkdir),
+}
+STATE = COLUMN | {
+    "zeros": edit(lambda content: bytes(len(content))),
+    "ones": edit(lambda content: b"\xff" * len(content)),
+    "random": edit(lambda content: np.random.default_rng(0).bytes(len(content))),
+}
+MANIFEST = {
+    "halved": HALVED,
+    "empty": edit(lambda content: b""),
+    "trailing": edit(lambda content: content + b"x"),
+    "no UTF-8": edit(lambda content: b"\xff" + content),
+    "zeros": edit(lambda content: bytes(len(content))),
+    "a list": edit(lambda content: b"[1]"),
+    "no fields": edit(lambda content: b"{}"),
+    "nested": edit(lambda content: b"[" * 200_000),
+    "FIFO": replace(os.mkfifo),
+    "directory": replace(Path.mkdir),
+}
+DAMAGE = [
+    pytest.param(name, damage, id=f"{name} {kind}")
+    for name, kinds in [("image", COLUMN), ("index", COLUMN), ("_state", STATE)]
+    for kind, damage in kinds.items()
+] + [
+    pytest.param("_manifest.json", damage, id=f"_manifest.json {kind}")
+    for kind, damage in MANIFEST.items()
+]
+
+
+@pytest.mark.parametrize("arguments", [(), ARGUMENTS], ids=["alone", "with arguments"])
+@pytest.mark.parametrize(("name", "damage"), DAMAGE)
+def test_a_damaged_file_is_named(pair, tmp_path, name, damage, arguments):
+    damage(tmp_path / name)
+    before = {key: content for key, content in snapshot(tmp_path).items() if key != "_lock"}
+    with pytest.raises((OSError, ValueError), match=name):
+        OnlineBuffer(tmp_path, *arguments)
+    assert {k: content for k, content in snapshot(tmp_path).items() if k != "_lock"} == before
+
+
+def test_a_halved_column_is_reported_with_both_sizes(pair, tmp_path):
+    HALVED(tmp_path / "image")
+    with pytest.raises((OSError, ValueError), match=r"image.*\b720\b.*\b360\b"):
+        OnlineBuffer(tmp_path)
+
+
+def test_an_unknown_version_is_reported(pair, tmp_path):
+    path = tmp_path / "_manifest.json"
+    manifest = json.loads(path.read_text())
+    version = next(key for key in manifest if "version" in key)
+    for unknown in (0, 999):
+        path.write_text(json.dumps(manifest | {version: unknown}))
+        with pytest.raises((OSError, ValueError), match=rf"_manifest\.json.*version.*{unknown}"):
+            OnlineBuffer(tmp_path)
+
+
+def leaves(node, path=()):
+    """The path to everything in a JSON document, containers included."""
+    yield path
+    children = node.items() if isinstance(node, dict) else ()
+    children = enumerate(node) if isinstance(node, list) else children
+    for step, child in children:
+        yield from leaves(child, (*path, step))
+
+
+def replaced(node, path, value):
+    """A copy of a JSON document with the part at `path` replaced; None removes it."""
+    if not path:
+        return value
+    copied = node.copy()
+    copied[path[0]] = replaced(node[path[0]], path[1:], value)
+    return copied
+
+
+WRONG = [None, True, "x", "", -1, 0, 1.5, 1e308, 2**31, 2**63, 2**64, 10**30, [], {}, [-1], ["x"]]
+
+
+def test_any_wrong_value_in_the_manifest_is_refused_or_harmless(pair, tmp_path):
+    path = tmp_path / "_manifest.json"
+    manifest = json.loads(path.read_text())
+    names = "|".join(["_manifest.json", *pair.model.columns])
+    refused = 0
+    for part in leaves(manifest):
+        for wrong in WRONG:
+            path.write_text(json.dumps(replaced(manifest, part, wrong)))
+            refused += not opens_unharmed(pair.model, tmp_path, names)
+    assert refused > 100
+
+
+def opens_unharmed(model, directory, names):
+    """Whether the directory opens; then no frame in it may be other than the model's."""
+    try:
+        with OnlineBuffer(directory, output="numpy") as buffer:
+            check_subset(buffer, model)
+    except (OSError, ValueError) as error:
+        if re.search(names, str(error)):
+            return False
+        raise
+    return True
+
+
+def check_subset(buffer, model):
+    """Each frame of the buffer is one of the model's live frames, bit for bit."""
+    frames = {int(frame["index"]): frame for frame in model.live}
+    for i in range(len(buffer)):
+        item = buffer[i]
+        frame = frames[int(item["index"])]
+        assert_equal(item, {key: frame[key] for key in item})
+
+
+def test_any_flipped_byte_in_the_state_is_refused_or_harmless(pair, tmp_path):
+    path = tmp_path / "_state"
+    content = path.read_bytes()
+    refused = 0
+    for position in range(len(content)):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        refused += not opens_unharmed(pair.model, tmp_path, "_state")
+    assert refused > 0
+
+
+def test_the_lock_file_may_be_missing(pair, tmp_path, rng):
+    (tmp_path / "_lock").unlink()
+    pair.buffer = OnlineBuffer(tmp_path, output="numpy")
+    pair.check()
+    pair.add(make_episodes([3], SPEC, rng))
+    pair.check()
+
+
+# Disks that are full, and creation that was cut short
+
+FULL_DISK = """
+import resource, sys
+from fastbuffer import OnlineBuffer
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+spec = {key: {"shape": (8, 1024), "dtype": "u1"} for key in "abc"}
+try:
+    OnlineBuffer(sys.argv[1], spec, 1024)
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs a limit on file sizes")
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_disk_without_room_is_an_error_at_creation_and_leaves_no_files(tmp_path, exists):
+    directory = tmp_path / "buffer"
+    if exists:
+        directory.mkdir()
+    message = run_python(FULL_DISK, directory)
+    assert str(directory / "a") in message
+    assert not snapshot(tmp_path).keys() - {"buffer"}
+    Pair(directory, *ARGUMENTS).check()
+
+
+def test_space_is_reserved_unless_it_is_opted_out_of(tmp_path):
+    spec = {"image": {"shape": (1 << 20,), "dtype": np.uint8}}
+    for name, preallocate in [("real", True), ("sparse", False)]:
+        OnlineBuffer(tmp_path / name, spec, 4, preallocate=preallocate).close()
+    sizes = {name: (tmp_path / name / "image").stat() for name in ("real", "sparse")}
+    assert sizes["real"].st_size == sizes["sparse"].st_size == 4 << 20
+    assert sizes["real"].st_blocks * 512 >= 4 << 20 > sizes["sparse"].st_blocks * 512
+
+
+MANY = {f"key {k}": {"shape": (50,), "dtype": np.float32} for k in range(40)}
+
+
+def kill_during_creation(directory, seconds):
+    """Let a child begin to make a buffer, and kill it after so many seconds."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write_end, b"x")
+            OnlineBuffer(directory, MANY, 1000, 10)
+            time.sleep(60)
+        finally:
+            os._exit(0)
+    os.read(read_end, 1)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(read_end)
+    os.close(write_end)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_killed_creation_is_made_anew(tmp_path, rng):
+    start = time.perf_counter()
+    OnlineBuffer(tmp_path / "timed", MANY, 1000, 10).close()
+    duration = time.perf_counter() - start
+    half_made = 0
+    for k in range(60):
+        directory = tmp_path / str(k)
+        kill_during_creation(directory, duration * k / 60)
+        half_made += directory.exists() and not (directory / "_manifest.json").exists()
+        pair = Pair(directory, MANY, 1000, 10)
+        pair.add(make_episodes([2], MANY, rng))
+        pair.check()
+        pair.buffer.close()
+    assert half_made > 0
