@@ -1,0 +1,58 @@
+"""The commands of ``fastbuffer``. Each imports what it needs only when it is run."""
+
+from pathlib import Path
+
+import click
+
+
+@click.group()
+@click.version_option(package_name="fastbuffer")
+def cli() -> None:
+    """Circular, memory-mapped episode buffers for robot learning."""
+
+
+@cli.command()
+@click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the buffers in DIR, new or empty.  [default: a temporary directory]",
+)
+@click.option(
+    "--seconds",
+    metavar="S",
+    type=click.FloatRange(min=0, min_open=True, max=3600),
+    default=4.0,
+    show_default=True,
+    help="Seconds of fitting per policy.",
+)
+@click.option(
+    "--episodes",
+    metavar="N",
+    type=click.IntRange(min=2),
+    default=20,
+    show_default=True,
+    help="Episodes to record per environment.",
+)
+@click.option(
+    "--seed",
+    metavar="K",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the environments, the sampling and the policies.",
+)
+def demo(directory: Path | None, seconds: float, episodes: int, seed: int) -> None:
+    """Record rollouts, reopen the buffers and clone the experts' behaviour.
+
+    Pendulum-v1 is stored as states, CartPole-v1 as 96x96 RGB frames. What is stored, the shapes
+    of the batches and the speed of inserting and sampling are printed.
+    """
+    try:
+        from fastbuffer.demo import run
+    except ImportError as error:
+        raise click.ClickException(str(error)) from error
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise click.BadParameter(f"{directory} is not empty", param_hint="--dir")
+    run(directory, seconds=seconds, episodes=episodes, seed=seed)
