@@ -5,14 +5,21 @@ import os
 import re
 import resource
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fastbuffer import OnlineBuffer
-from helpers import SPEC, Pair, assert_equal, make_episodes, run_python, snapshot
+from helpers import (
+    SPEC,
+    Pair,
+    assert_equal,
+    make_episodes,
+    run_python,
+    snapshot,
+    start_python,
+)
 
 CAPACITY = 12
 ARGUMENTS = (SPEC, CAPACITY, 10)
@@ -226,40 +233,37 @@ def test_space_is_reserved_unless_it_is_opted_out_of(tmp_path):
     assert sizes["real"].st_blocks * 512 >= 4 << 20 > sizes["sparse"].st_blocks * 512
 
 
-MANY = {f"key {k}": {"shape": (50,), "dtype": np.float32} for k in range(40)}
+# A file above its limit kills a process that does not ignore the signal, as Python does.
+KILLED_CREATION = """
+import resource, signal, sys
+from fastbuffer import OnlineBuffer
+
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+spec = {key: {"shape": (8,), "dtype": "u1"} for key in "abcxyz"}
+spec[sys.argv[2]] = {"shape": (8, 1024), "dtype": "u1"}
+OnlineBuffer(sys.argv[1], spec, 1024)
+"""
 
 
-def kill_during_creation(directory, seconds):
-    """Let a child begin to make a buffer, and kill it after so many seconds."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(write_end, b"x")
-            OnlineBuffer(directory, MANY, 1000, 10)
-            time.sleep(60)
-        finally:
-            os._exit(0)
-    os.read(read_end, 1)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(read_end)
-    os.close(write_end)
+@pytest.mark.parametrize("largest", ["a", "c", "z"])
+def test_a_killed_creation_is_made_anew(tmp_path, rng, largest):
+    directory = tmp_path / "buffer"
+    with start_python(KILLED_CREATION, directory, largest) as process:
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGXFSZ
+    half_made = {path.name for path in directory.iterdir()}
+    assert largest in half_made
+    assert "_manifest.json" not in half_made
+    pair = Pair(directory, *ARGUMENTS)
+    pair.add(make_episodes([2], SPEC, rng))
+    pair.check()
+    assert not half_made & {"a", "c", "z"} & {path.name for path in directory.iterdir()}
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_killed_creation_is_made_anew(tmp_path, rng):
-    start = time.perf_counter()
-    OnlineBuffer(tmp_path / "timed", MANY, 1000, 10).close()
-    duration = time.perf_counter() - start
-    half_made = 0
-    for k in range(60):
-        directory = tmp_path / str(k)
-        kill_during_creation(directory, duration * k / 60)
-        half_made += directory.exists() and not (directory / "_manifest.json").exists()
-        pair = Pair(directory, MANY, 1000, 10)
-        pair.add(make_episodes([2], MANY, rng))
-        pair.check()
-        pair.buffer.close()
-    assert half_made > 0
+def test_a_killed_creation_is_no_buffer(tmp_path):
+    with start_python(KILLED_CREATION, tmp_path, "c") as process:
+        process.communicate(timeout=60)
+    with pytest.raises(ValueError, match="data_spec"):
+        OnlineBuffer(tmp_path)
