@@ -17,7 +17,7 @@ use crate::directory::{Directory, Request};
 use crate::episodes::{Episode, Episodes, Misfit};
 use crate::error::{Error, Result};
 use crate::format::{Manifest, Record};
-use crate::ring::{Live, Ring, Seq, Slot};
+use crate::ring::{Frames, Ring, Seq, Slot};
 use crate::window::{Timeline, Window, Windows, resolve};
 
 /// How long a read waits for an insert that is under way.
@@ -150,9 +150,12 @@ impl Buffer {
         let episodes = self.episodes()?;
         let live = episodes.live();
         let ranges = episodes.iter().flat_map(|episode| {
-            let kept = episode.len().saturating_sub(drop_n_last) as u64;
-            self.ring
-                .positions(live, episode.first, Seq(episode.first.0 + kept))
+            let kept = episode.frames.len().saturating_sub(drop_n_last) as u64;
+            self.ring.positions(
+                live,
+                episode.frames.first,
+                Seq(episode.frames.first.0 + kept),
+            )
         });
         Ok((
             live.len(),
@@ -227,9 +230,9 @@ impl Buffer {
                 continue;
             }
             let episode = episodes.of(seq);
-            touched.frame(episode.first);
+            touched.frame(episode.frames.first);
             let timeline = self.timeline(&episode);
-            let item = (seq.0 - episode.first.0) as usize;
+            let item = (seq.0 - episode.frames.first.0) as usize;
             for (window, (slots, pads)) in windows.iter().zip(&mut answers) {
                 let key = || self.manifest().spec.columns()[window.column].key.clone();
                 let describe = || (key(), episode.number);
@@ -254,8 +257,14 @@ impl Buffer {
 
     fn timeline(&self, episode: &Episode) -> Timeline<'_> {
         let column = &self.directory.columns[self.manifest().spec.own().timestamp];
-        let first = self.ring.slot(episode.first);
-        Timeline::new(column, self.ring, first, episode.len(), episode.sorted)
+        let first = self.ring.slot(episode.frames.first);
+        Timeline::new(
+            column,
+            self.ring,
+            first,
+            episode.frames.len(),
+            episode.sorted,
+        )
     }
 
     fn copy(&self, plan: &Plan, windows: &Windows, out: &mut BatchOut<'_>) {
@@ -311,7 +320,7 @@ impl Buffer {
         let from = episodes.live().end;
         let result = self.index_frames(
             &mut episodes,
-            Live {
+            Frames {
                 first: from,
                 end: record.live.end,
             },
@@ -328,7 +337,7 @@ impl Buffer {
         result
     }
 
-    fn index_frames(&self, episodes: &mut Episodes, frames: Live) -> Result<()> {
+    fn index_frames(&self, episodes: &mut Episodes, frames: Frames) -> Result<()> {
         let own = self.manifest().spec.own();
         let column = |position: usize| &self.directory.columns[position];
         let (numbers, timestamps) = (column(own.episode_index), column(own.timestamp));
@@ -382,7 +391,7 @@ impl Touched {
 }
 
 /// The position that `index` means.
-fn position(index: i64, live: Live) -> Result<usize> {
+fn position(index: i64, live: Frames) -> Result<usize> {
     let len = live.len();
     let position = if index < 0 {
         index.checked_add_unsigned(len as u64)
@@ -477,11 +486,11 @@ mod tests {
         // What `Writer::append` of 2 frames leaves if it dies after its first step.
         let publish = Record {
             generation: record.generation + 1,
-            live: Live {
+            live: Frames {
                 first: Seq(2),
                 end: Seq(8),
             },
-            writing: Live {
+            writing: Frames {
                 first: Seq(8),
                 end: Seq(10),
             },
@@ -554,7 +563,7 @@ mod tests {
 
     #[test]
     fn indices_mean_what_they_do_in_a_list() {
-        let live = Live {
+        let live = Frames {
             first: Seq(5),
             end: Seq(8),
         };

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::Record;
 use crate::lock::WriterLock;
 use crate::map::WriteMap;
-use crate::ring::{Live, Ring, Seq};
+use crate::ring::{Frames, Ring, Seq};
 use crate::spec::{EPISODE_INDEX_KEY, INDEX_KEY, Spec, TIMESTAMP_KEY};
 use crate::state::StateWriter;
 
@@ -181,11 +181,11 @@ impl Writer {
         let (shift, next) = self.plan(record, batch)?;
         let publish = Record {
             generation: record.generation + 1,
-            live: Live {
+            live: Frames {
                 first: next.live.first.min(record.live.end),
                 end: record.live.end,
             },
-            writing: Live {
+            writing: Frames {
                 first: next.live.first.max(record.live.end),
                 end: next.live.end,
             },
@@ -193,7 +193,7 @@ impl Writer {
         };
         self.state.store(&publish);
         self.mirror(
-            Live {
+            Frames {
                 first: record.live.first,
                 end: publish.live.first,
             },
@@ -241,7 +241,7 @@ impl Writer {
                 batch.last_episode,
                 shift.episode,
             )?,
-            writing: Live {
+            writing: Frames {
                 first: Seq(record.live.end.0 + batch.len as u64),
                 end: Seq(record.live.end.0 + batch.len as u64),
             },
@@ -250,7 +250,7 @@ impl Writer {
     }
 
     /// Writes the last `frames.len()` frames of the batch into the slots of `frames`.
-    fn write_columns(&mut self, frames: Live, batch: &Batch<'_>, shift: Shift) {
+    fn write_columns(&mut self, frames: Frames, batch: &Batch<'_>, shift: Shift) {
         let runs = self.ring.runs(frames.first, frames.len());
         let skipped = batch.len - frames.len();
         for (position, rows) in batch.rows.iter().enumerate() {
@@ -268,7 +268,7 @@ impl Writer {
         }
     }
 
-    fn mirror(&mut self, frames: Live, live: bool) {
+    fn mirror(&mut self, frames: Frames, live: bool) {
         for run in self.ring.runs(frames.first, frames.len()) {
             self.occupancy_mask.fill(run.start, run.len(), live.into());
         }

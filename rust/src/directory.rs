@@ -15,7 +15,7 @@ use crate::format::{Manifest, Record};
 use crate::gather::Column;
 use crate::lock::{LOCK_FILE, WriterLock};
 use crate::map::ReadMap;
-use crate::ring::{Live, Ring, Seq};
+use crate::ring::{Frames, Ring, Seq};
 use crate::spec::Field;
 use crate::state::{self, STATE_FILE, State};
 use crate::window::Windows;
@@ -370,7 +370,7 @@ fn adopted_record(path: &Path, manifest: &Manifest, columns: &[Column]) -> Resul
         episodes: runs.len() as u64,
         next_index: next(own.index)?,
         next_episode: next(own.episode_index)?,
-        writing: Live {
+        writing: Frames {
             first: live.end,
             end: live.end,
         },
@@ -380,7 +380,7 @@ fn adopted_record(path: &Path, manifest: &Manifest, columns: &[Column]) -> Resul
 
 /// The live frames by `_next_index` and `_occupancy_mask`: the slots before the next, around the
 /// end, as many as are occupied.
-fn adopted_live(path: &Path, capacity: usize) -> Result<Live> {
+fn adopted_live(path: &Path, capacity: usize) -> Result<Frames> {
     let file = path.join(NEXT_INDEX_FILE);
     let stored = ReadMap::open(&file, 8)?.word(0, std::sync::atomic::Ordering::Relaxed);
     let next = usize::try_from(stored.cast_signed())
@@ -402,7 +402,7 @@ fn adopted_live(path: &Path, capacity: usize) -> Result<Live> {
     } else {
         next
     };
-    let live = Live {
+    let live = Frames {
         first: Seq((end - occupied) as u64),
         end: Seq(end as u64),
     };

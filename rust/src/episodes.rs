@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::ring::{Live, Seq};
+use crate::ring::{Frames, Seq};
 
 /// An episode's first frame and number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,24 +22,10 @@ struct Entry {
 pub struct Episode {
     /// The `episode_index` of its frames.
     pub number: i64,
-    /// Its oldest live frame.
-    pub first: Seq,
-    /// The frame after its newest.
-    pub end: Seq,
+    /// Its live frames.
+    pub frames: Frames,
     /// Whether no timestamp is smaller than the one before it. False claims nothing.
     pub sorted: bool,
-}
-
-impl Episode {
-    /// The number of live frames.
-    pub fn len(&self) -> usize {
-        (self.end.0 - self.first.0) as usize
-    }
-
-    /// Whether there are none; never so for an episode of an index.
-    pub fn is_empty(&self) -> bool {
-        self.first == self.end
-    }
 }
 
 /// What is wrong with a frame that cannot follow the ones before.
@@ -60,14 +46,14 @@ pub enum Misfit {
 #[derive(Debug)]
 pub struct Episodes {
     entries: VecDeque<Entry>,
-    live: Live,
+    live: Frames,
     last_timestamp: f64,
 }
 
 impl Episodes {
     /// No episodes, before the frame `at`.
     pub fn empty_at(at: Seq) -> Self {
-        let live = Live { first: at, end: at };
+        let live = Frames { first: at, end: at };
         Self {
             entries: VecDeque::new(),
             live,
@@ -76,7 +62,7 @@ impl Episodes {
     }
 
     /// The frames that are indexed.
-    pub fn live(&self) -> Live {
+    pub fn live(&self) -> Frames {
         self.live
     }
 
@@ -153,10 +139,10 @@ impl Episodes {
             .entries
             .get(position + 1)
             .map_or(self.live.end, |next| next.first);
+        let frames = Frames { first, end };
         Episode {
             number,
-            first,
-            end,
+            frames,
             sorted,
         }
     }
@@ -168,7 +154,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Live frames as a plain list of (seq, number, timestamp).
+    /// Frames frames as a plain list of (seq, number, timestamp).
     #[derive(Clone, Debug, Default)]
     struct Model(Vec<(u64, i64, f64)>);
 
@@ -200,7 +186,7 @@ mod tests {
             let frames = model.episode_of(seq);
             assert_eq!(episode.number, number);
             assert_eq!(
-                (episode.first.0, episode.len()),
+                (episode.frames.first.0, episode.frames.len()),
                 (frames[0].0, frames.len())
             );
             if episode.sorted {

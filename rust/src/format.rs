@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::ring::{Live, Seq};
+use crate::ring::{Frames, Seq};
 use crate::spec::{Field, Spec};
 
 /// The version that this code writes, and the only one it reads.
@@ -164,7 +164,7 @@ pub struct Record {
     /// Counts records; the valid record with the larger one is in force. Never 0.
     pub generation: u64,
     /// The live frames; `live.end` is also the number of frames ever added.
-    pub live: Live,
+    pub live: Frames,
     /// The number of episodes ever added.
     pub episodes: u64,
     /// What is added to the `index` of the next frames.
@@ -172,13 +172,13 @@ pub struct Record {
     /// What is added to the `episode_index` of the next frames.
     pub next_episode: i64,
     /// Frames being written, none of them live: empty between inserts.
-    pub writing: Live,
+    pub writing: Frames,
 }
 
 impl Record {
     /// An empty buffer's first record.
     pub fn empty() -> Self {
-        let none = Live {
+        let none = Frames {
             first: Seq(0),
             end: Seq(0),
         };
@@ -221,19 +221,19 @@ impl Record {
         }
         let record = Self {
             generation: words[0],
-            live: Live {
+            live: Frames {
                 first: Seq(words[2]),
                 end: Seq(words[1]),
             },
             episodes: words[3],
             next_index: words[4].cast_signed(),
             next_episode: words[5].cast_signed(),
-            writing: Live {
+            writing: Frames {
                 first: Seq(words[6]),
                 end: Seq(words[7]),
             },
         };
-        let bounded = |range: &Live| {
+        let bounded = |range: &Frames| {
             range
                 .end
                 .0
@@ -291,14 +291,14 @@ mod tests {
                     let end = first + len;
                     Record {
                         generation,
-                        live: Live {
+                        live: Frames {
                             first: Seq(first),
                             end: Seq(end),
                         },
                         episodes,
                         next_index,
                         next_episode,
-                        writing: Live {
+                        writing: Frames {
                             first: Seq(end + gap),
                             end: Seq(end + gap + writing),
                         },
@@ -358,7 +358,7 @@ mod tests {
         #[test]
         fn impossible_records_are_refused(mut record in record(), excess in 9u64..100) {
             record.live.end = Seq(record.live.first.0 + excess);
-            record.writing = Live { first: record.live.end, end: record.live.end };
+            record.writing = Frames { first: record.live.end, end: record.live.end };
             prop_assert_eq!(Record::decode(&record.encode(), 8), None);
         }
     }

@@ -13,22 +13,22 @@ pub struct Seq(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slot(pub usize);
 
-/// The live frames: those from `first` up to, not including, `end`.
+/// Consecutive frames: those from `first` up to, not including, `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Live {
-    /// The oldest live frame.
+pub struct Frames {
+    /// The oldest.
     pub first: Seq,
     /// The frame after the newest.
     pub end: Seq,
 }
 
-impl Live {
-    /// The number of live frames.
+impl Frames {
+    /// How many there are.
     pub fn len(&self) -> usize {
         (self.end.0 - self.first.0) as usize
     }
 
-    /// Whether no frame is live.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.first == self.end
     }
@@ -76,16 +76,16 @@ impl Ring {
     }
 
     /// What is live once `added` frames follow those of `live`.
-    pub fn live_after(&self, live: Live, added: u64) -> Live {
+    pub fn live_after(&self, live: Frames, added: u64) -> Frames {
         let end = Seq(live.end.0 + added);
         let first = live
             .first
             .max(Seq(end.0.saturating_sub(self.capacity as u64)));
-        Live { first, end }
+        Frames { first, end }
     }
 
     /// The live frames in slot order: the newest lap's, then those still left of the lap before.
-    fn by_slot(&self, live: Live) -> [Range<u64>; 2] {
+    fn by_slot(&self, live: Frames) -> [Range<u64>; 2] {
         let (first, end) = (live.first.0, live.end.0);
         let lap = end - end % self.capacity as u64;
         if first >= lap {
@@ -96,7 +96,7 @@ impl Ring {
     }
 
     /// The live frame at `position` (below `live.len()`) in slot order.
-    pub fn nth_live(&self, live: Live, position: usize) -> Seq {
+    pub fn nth_live(&self, live: Frames, position: usize) -> Seq {
         let [newest, older] = self.by_slot(live);
         let newest_len = newest.end - newest.start;
         let position = position as u64;
@@ -108,7 +108,7 @@ impl Ring {
     }
 
     /// The positions, in slot order, of the live frames `first..end`: one or two ranges.
-    pub fn positions(&self, live: Live, first: Seq, end: Seq) -> [Range<usize>; 2] {
+    pub fn positions(&self, live: Frames, first: Seq, end: Seq) -> [Range<usize>; 2] {
         let [newest, older] = self.by_slot(live);
         let older_offset = newest.end - newest.start;
         let overlap = |part: &Range<u64>, offset: u64| {
@@ -126,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The slots of a ring filled one frame at a time: the obvious model.
-    fn filled(capacity: usize, live: Live) -> Vec<Option<u64>> {
+    fn filled(capacity: usize, live: Frames) -> Vec<Option<u64>> {
         let mut slots = vec![None; capacity];
         for seq in live.first.0..live.end.0 {
             slots[(seq % capacity as u64) as usize] = Some(seq);
@@ -134,13 +134,13 @@ mod tests {
         slots
     }
 
-    fn ring_and_live() -> impl Strategy<Value = (Ring, Live)> {
+    fn ring_and_live() -> impl Strategy<Value = (Ring, Frames)> {
         (1usize..40, 0u64..200).prop_flat_map(|(capacity, end)| {
             let most = (capacity as u64).min(end);
             (Just(capacity), Just(end), 0..=most).prop_map(|(capacity, end, len)| {
                 (
                     Ring::new(capacity),
-                    Live {
+                    Frames {
                         first: Seq(end - len),
                         end: Seq(end),
                     },

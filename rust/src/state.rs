@@ -157,7 +157,7 @@ impl StateWriter {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::ring::Live;
+    use crate::ring::Frames;
 
     fn state_in(directory: &Path) -> (State, StateWriter) {
         std::fs::write(directory.join(STATE_FILE), encode(8, &Record::empty())).unwrap();
@@ -169,7 +169,7 @@ mod tests {
 
     fn record(generation: u64) -> Record {
         let at = Seq(generation * 3);
-        let none = Live { first: at, end: at };
+        let none = Frames { first: at, end: at };
         Record {
             generation,
             live: none,
