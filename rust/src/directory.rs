@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{AtPath, Error, Result};
-use crate::format::{Manifest, Record};
+use crate::format::{Manifest, Record, check_fps};
 use crate::gather::Column;
 use crate::lock::{LOCK_FILE, WriterLock};
 use crate::map::ReadMap;
@@ -121,46 +121,41 @@ impl Request {
     }
 
     fn check_against(&self, path: &Path, stored: &Manifest) -> Result<()> {
-        let contradiction = |argument: String, stored: String, got: String| {
-            Err(Error::Contradiction {
-                argument,
-                path: path.to_owned(),
-                stored,
-                got,
-            })
+        let contradiction = |argument: &str, stored: String, got: String| Error::Contradiction {
+            argument: argument.to_owned(),
+            path: path.to_owned(),
+            stored,
+            got,
         };
-        if let Some(fields) = &self.fields {
-            let keys = fields.keys().chain(stored.fields.keys());
-            let differing = keys
-                .into_iter()
-                .find(|&key| fields.get(key) != stored.fields.get(key));
-            if let Some(key) = differing {
-                let show =
-                    |field: Option<&Field>| field.map_or("no such key".into(), Field::to_string);
-                return contradiction(
-                    format!("data_spec[{key:?}]"),
-                    show(stored.fields.get(key)),
-                    show(fields.get(key)),
-                );
-            }
+        if let Some((key, stored, got)) = self.differing_field(stored) {
+            let show = |field: Option<&Field>| field.map_or("no such key".into(), Field::to_string);
+            let argument = format!("data_spec[{key:?}]");
+            return Err(contradiction(&argument, show(stored), show(got)));
         }
-        if let Some(capacity) = self
-            .capacity
-            .filter(|&capacity| capacity != stored.capacity)
-        {
-            return contradiction(
-                "buffer_capacity".to_owned(),
-                stored.capacity.to_string(),
-                capacity.to_string(),
-            );
+        if let Some(got) = self.capacity.filter(|&got| got != stored.capacity) {
+            let stored = stored.capacity.to_string();
+            return Err(contradiction("buffer_capacity", stored, got.to_string()));
         }
         match (stored.fps, self.fps) {
-            (Some(stored), Some(fps)) if stored != fps => {
-                contradiction("fps".to_owned(), stored.to_string(), fps.to_string())
+            (Some(stored), Some(got)) if stored != got => {
+                Err(contradiction("fps", stored.to_string(), got.to_string()))
             }
-            (None, Some(fps)) => crate::format::check_fps(fps),
+            (None, Some(got)) => check_fps(got),
             _ => Ok(()),
         }
+    }
+
+    /// A key that is not the same here and in the stored spec, and what it is in each.
+    fn differing_field<'a>(
+        &'a self,
+        stored: &'a Manifest,
+    ) -> Option<(&'a str, Option<&'a Field>, Option<&'a Field>)> {
+        let fields = self.fields.as_ref()?;
+        let mut keys = fields.keys().chain(stored.fields.keys());
+        keys.find_map(|key| {
+            let (stored, got) = (stored.fields.get(key), fields.get(key));
+            (stored != got).then_some((key.as_str(), stored, got))
+        })
     }
 }
 

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Frames frames as a plain list of (seq, number, timestamp).
+    /// The live frames as a plain list of (seq, number, timestamp).
     #[derive(Clone, Debug, Default)]
     struct Model(Vec<(u64, i64, f64)>);
 
