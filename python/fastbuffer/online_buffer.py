@@ -2,7 +2,7 @@
 
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from fastbuffer import _arguments
 from fastbuffer._arguments import DataSpec, DeltaTimestamps, refused
+from fastbuffer._batches import arrays_of, in_worker, shared_batch, split
 from fastbuffer._core import Buffer, Windows
+from fastbuffer._drawing import draw, random_source, take
 from fastbuffer._optional import require
 from fastbuffer._tensors import Array, Output, to_numpy, to_torch, torch_is_installed
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     import torch
-    from torch.utils.data import Dataset
+    from torch.utils.data import DataLoader, Dataset
 
-    Value: TypeAlias = "torch.Tensor | Array"
-    Item: TypeAlias = dict[str, Value]
+    from fastbuffer._batches import Batch, Item, Value
+
     _Base = Dataset[Item]
 elif torch_is_installed():
     from torch.utils.data import Dataset as _Base
@@ -143,6 +143,7 @@ class OnlineBuffer(_Base):
     @tolerance_s.setter
     def tolerance_s(self, value: float) -> None:
         self._tolerance_s = _arguments.at_least_zero(value, "tolerance_s")
+        self._set_deltas(self._deltas)
 
     @property
     def delta_timestamps(self) -> dict[str, NDArray[np.float64]] | None:
@@ -168,7 +169,10 @@ class OnlineBuffer(_Base):
         self._set_deltas(None if value is None else _arguments.deltas(value))
 
     def _set_deltas(self, deltas: dict[str, NDArray[np.float64]] | None) -> None:
-        self._windows = Windows(self._core, [] if deltas is None else list(deltas.items()))
+        pairs = [] if deltas is None else list(deltas.items())
+        # Without windows the tolerance has no effect.
+        tolerance_s = 0.0 if self._tolerance_s is None else self._tolerance_s
+        self._windows = Windows(self._core, pairs, tolerance_s)
         self._deltas = deltas
 
     def add_data(self, data: Mapping[str, Any]) -> None:
@@ -236,13 +240,168 @@ class OnlineBuffer(_Base):
             TypeError: `index` holds no ints.
             TimestampToleranceError: A query inside an episode has no frame within `tolerance_s`.
         """
-        # Without windows the tolerance has no effect.
-        tolerance = 0.0 if self._tolerance_s is None else self._tolerance_s
         position = _single(index)
-        if position is not None:
-            return self._converted(self._core.item(position, self._windows, tolerance))
-        indices = _several(index, len(self))
-        return self._converted(self._core.gather(indices, self._windows, tolerance))
+        if position is None:
+            return self.get_batch(index)  # type: ignore[arg-type]
+        return self._converted(self._core.item(position, self._windows))
+
+    def __getitems__(self, indices: "Sequence[int] | Array") -> "list[Item]":
+        """The items at `indices`, read as one batch: what a DataLoader collates.
+
+        Args:
+            indices: As for `get_batch`.
+
+        Returns:
+            For each index, `buffer[index]`.
+
+        Raises:
+            IndexError, TypeError, TimestampToleranceError: As for `get_batch`.
+        """
+        return split(self.get_batch(indices))
+
+    def get_batch(
+        self, indices: "slice | Sequence[int] | Array", *, out: "Batch | None" = None
+    ) -> "Batch":
+        """The items at `indices` as one batch, each row copied once.
+
+        Args:
+            indices: Positions among the live frames in slot order, or from their end if negative:
+                a slice, a sequence or a one-dimensional array.
+            out: Where the batch goes, as `empty_batch` makes it. Nothing is allocated then.
+
+        Returns:
+            What `buffer[i]` returns for one of them, each value with a leading dimension of one
+            per index: `out`, or a new dict of tensors or arrays.
+
+        Raises:
+            IndexError: An index is out of range.
+            TypeError: `indices` holds no ints, or `out` is no dict.
+            ValueError: `out` has other keys than the batch, or a tensor or array in it has another
+                shape or dtype, is not contiguous, not writeable, not in the memory of the CPU, or
+                overlaps another one.
+            TimestampToleranceError: A query inside an episode has no frame within `tolerance_s`.
+        """
+        positions = _several(indices, len(self))
+        if out is not None:
+            arrays = arrays_of(out)
+            self._core.gather(positions, self._windows, self._threads(), arrays)
+            return out
+        if self._output == "torch" and in_worker():
+            batch, arrays = shared_batch(self._core.empty(len(positions), self._windows))
+            self._core.gather(positions, self._windows, 1, arrays)
+            return batch
+        return self._converted(self._core.gather(positions, self._windows, self._threads()))
+
+    def empty_batch(self, batch_size: int, *, pin_memory: bool = False) -> "Batch":
+        """Tensors or arrays for a batch, to be passed to `get_batch` as `out` again and again.
+
+        Args:
+            batch_size: The number of items.
+            pin_memory: Whether to allocate tensors in pinned memory, from which a copy to a GPU
+                need not wait. Only for torch output, and only where there is an accelerator.
+
+        Returns:
+            A dict as `get_batch` returns it, with undefined content. It fits until
+            `delta_timestamps` changes.
+
+        Raises:
+            ValueError: `batch_size` is negative, or `pin_memory` is used with NumPy output.
+            TypeError: `batch_size` is no int.
+        """
+        size = _arguments.integer(batch_size, "batch_size", at_least=0)
+        if pin_memory and self._output == "numpy":
+            raise ValueError(refused("pin_memory", 'False for output="numpy"', pin_memory))
+        arrays = self._core.empty(size, self._windows)
+        if pin_memory:
+            return {key: to_torch(array, key).pin_memory() for key, array in arrays.items()}
+        return self._converted(arrays)
+
+    def sample(
+        self,
+        batch_size: int,
+        *,
+        weights: "Value | None" = None,
+        sampler: "Iterable[int] | None" = None,
+        seed: int | None = None,
+        generator: "np.random.Generator | torch.Generator | None" = None,
+        out: "Batch | None" = None,
+    ) -> "Batch":
+        """A batch of random items, drawn with replacement and uniformly unless it is said how.
+
+        Args:
+            batch_size: The number of items.
+            weights: How often to draw each live frame, in slot order, relative to the others:
+                `len(buffer)` numbers, of which none is negative. Each call reads them all.
+            sampler: What to draw instead: an iterable of positions, such as a sampler of
+                `torch.utils.data`. Its first `batch_size` ones are taken, so an iterator goes on
+                with each call where the last one stopped.
+            seed: Makes the draw repeatable on its own.
+            generator: Makes a sequence of draws repeatable.
+            out: As for `get_batch`.
+
+        Returns:
+            As `get_batch`.
+
+        Raises:
+            ValueError: The buffer is empty, `batch_size` is negative, `weights` do not fit or are
+                all zero, the sampler ends early, arguments exclude each other, or `out` does not
+                fit.
+            IndexError: The sampler's position is out of range.
+            TypeError: An argument has the wrong type.
+            TimestampToleranceError: A query inside an episode has no frame within `tolerance_s`.
+        """
+        size = _arguments.integer(batch_size, "batch_size", at_least=0)
+        if sampler is None:
+            random = random_source(seed, generator)
+            indices = draw(len(self), size, weights, random)
+        elif weights is None and seed is None and generator is None:
+            indices = take(sampler, size)
+        else:
+            got = "one of them with a sampler"
+            raise ValueError(refused("weights, seed and generator", "none with a sampler", got))
+        return self.get_batch(indices, out=out)
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        sampler: "Iterable[int] | None" = None,
+        drop_last: bool = False,
+        **options: Any,
+    ) -> "DataLoader[Batch]":
+        """A torch DataLoader of batches, each read by one call as `get_batch` does.
+
+        It yields what `DataLoader(buffer, batch_size, ...)` does, without handling single items.
+        Each epoch covers the frames that are live when it begins. Without shuffling they come in
+        slot order.
+
+        Args:
+            batch_size: The number of items in a batch.
+            shuffle: Whether to draw every frame once, in random order.
+            sampler: What to draw instead: any iterable of positions, such as a sampler of
+                `torch.utils.data`.
+            drop_last: Whether to leave out a last batch that is smaller.
+            **options: Other arguments of `torch.utils.data.DataLoader`, such as `num_workers`,
+                `pin_memory` and `generator`. A `collate_fn` is given the whole batch.
+
+        Returns:
+            The DataLoader.
+
+        Raises:
+            ValueError: `batch_size` is less than 1, both `shuffle` and `sampler` are given, or
+                torch refuses an option.
+            TypeError: An argument has the wrong type.
+            ImportError: torch is not installed.
+        """
+        require("torch", extra="torch", purpose="OnlineBuffer.loader")
+        from fastbuffer._loader import loader
+
+        size = _arguments.integer(batch_size, "batch_size", at_least=1)
+        return loader(self, size, shuffle, sampler, drop_last, options)
+
+    def _threads(self) -> int:
+        return 1 if in_worker() else self._core.num_threads
 
     def _converted(self, arrays: dict[str, Array]) -> "Item":
         if self._output == "numpy":

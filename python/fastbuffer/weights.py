@@ -12,7 +12,7 @@ from fastbuffer._tensors import to_numpy, to_torch, torch_is_installed
 from fastbuffer.online_buffer import OnlineBuffer
 
 if TYPE_CHECKING:
-    from fastbuffer.online_buffer import Value
+    from fastbuffer._batches import Value
 
 Bounds = NDArray[np.int64]
 _NONE: Bounds = np.empty(0, np.int64)

@@ -4,7 +4,6 @@
 //! rows, then looks whether a frame that it touched was evicted meanwhile, and starts over if so.
 //! That is why a torn row is never returned, and why errors found in torn data are never reported.
 
-use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +13,13 @@ use std::time::{Duration, Instant};
 
 use crate::commit::{Batch, Shift, Writer};
 use crate::directory::{Directory, Request};
-use crate::episodes::{Episode, Episodes, Misfit};
+use crate::episodes::{Episodes, Misfit};
 use crate::error::{Error, Result};
 use crate::format::{Manifest, Record};
+use crate::gather::{BatchOut, Out, Source};
+use crate::plan::{Plan, Planner, Touched};
 use crate::ring::{Frames, Ring, Seq, Slot};
-use crate::window::{Timeline, Window, Windows, resolve};
+use crate::window::Windows;
 
 /// How long a read waits for an insert that is under way.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -36,29 +37,16 @@ pub struct Buffer {
     overdue: AtomicU64,
 }
 
-/// Where a gathered batch goes: each slice exactly as long as its content.
-pub struct BatchOut<'a> {
-    /// Per column: `B` rows, or `B` times the number of deltas if it is windowed.
-    pub columns: Vec<&'a mut [MaybeUninit<u8>]>,
-    /// Per window, in their order: a flag (0 or 1) for each of those rows.
-    pub pads: Vec<&'a mut [MaybeUninit<u8>]>,
-}
-
-/// The slots that a batch is copied from, and its flags.
-struct Plan {
-    items: Vec<Slot>,
-    windows: Vec<(Vec<Slot>, Vec<bool>)>,
-}
-
 impl Buffer {
     /// Opens the buffer at `path`, or creates it as `request` says.
     pub fn open(path: &Path, request: &Request) -> Result<Self> {
         let directory = Directory::open_or_create(path, request)?;
         let ring = Ring::new(directory.manifest.capacity);
+        let fps = directory.manifest.fps;
         let buffer = Self {
             directory,
             ring,
-            episodes: RwLock::new(Episodes::empty_at(Seq(0))),
+            episodes: RwLock::new(Episodes::empty_at(Seq(0), fps)),
             writer: Mutex::new(None),
             overdue: AtomicU64::new(0),
         };
@@ -109,24 +97,30 @@ impl Buffer {
     }
 
     /// Copies the items at `indices`, each a position among the live frames in slot order or, if
-    /// negative, from their end. Padding is decided by `tolerance` seconds.
+    /// negative, from their end, on up to `threads` threads. Nothing is copied if that fails.
     pub fn gather(
         &self,
         indices: &[i64],
         windows: &Windows,
-        tolerance: f64,
         out: &mut BatchOut<'_>,
+        threads: usize,
     ) -> Result<()> {
         self.read(|buffer, touched| {
-            let plan = buffer.plan(indices, windows, tolerance, touched)?;
-            buffer.copy(&plan, windows, out);
+            let plan = buffer.plan(indices, windows, touched)?;
+            let source = Source {
+                columns: &buffer.directory.columns,
+                ring: buffer.ring,
+                windows,
+                plan: &plan,
+            };
+            source.copy(out.reborrow(), threads);
             Ok(())
         })
     }
 
     /// Copies all live rows of a column, in slot order, into `out`. False, with nothing copied, if
     /// `out` is not as long as that.
-    pub fn copy_live(&self, column: usize, out: &mut [MaybeUninit<u8>]) -> Result<bool> {
+    pub fn copy_live(&self, column: usize, out: Out<'_>) -> Result<bool> {
         self.read(|buffer, touched| {
             let live = buffer.record()?.live;
             touched.frame(live.first);
@@ -149,13 +143,10 @@ impl Buffer {
     ) -> Result<(usize, Vec<Range<usize>>)> {
         let episodes = self.episodes()?;
         let live = episodes.live();
+        let by_slot = self.ring.by_slot(live);
         let ranges = episodes.iter().flat_map(|episode| {
             let kept = episode.frames.len().saturating_sub(drop_n_last) as u64;
-            self.ring.positions(
-                live,
-                episode.frames.first,
-                Seq(episode.frames.first.0 + kept),
-            )
+            by_slot.positions(episode.frames.first, Seq(episode.frames.first.0 + kept))
         });
         Ok((
             live.len(),
@@ -202,88 +193,14 @@ impl Buffer {
         })
     }
 
-    fn plan(
-        &self,
-        indices: &[i64],
-        windows: &Windows,
-        tolerance: f64,
-        touched: &mut Touched,
-    ) -> Result<Plan> {
-        let episodes = self.episodes()?;
-        let live = episodes.live();
-        let mut items = Vec::with_capacity(indices.len());
-        let rows = |window: &Window| indices.len() * window.deltas.len();
-        let mut answers: Vec<(Vec<Slot>, Vec<bool>)> = windows
-            .iter()
-            .map(|window| {
-                (
-                    Vec::with_capacity(rows(window)),
-                    Vec::with_capacity(rows(window)),
-                )
-            })
-            .collect();
-        for &index in indices {
-            let seq = self.ring.nth_live(live, position(index, live)?);
-            touched.frame(seq);
-            items.push(self.ring.slot(seq));
-            if answers.is_empty() {
-                continue;
-            }
-            let episode = episodes.of(seq);
-            touched.frame(episode.frames.first);
-            let timeline = self.timeline(&episode);
-            let item = (seq.0 - episode.frames.first.0) as usize;
-            for (window, (slots, pads)) in windows.iter().zip(&mut answers) {
-                let key = || self.manifest().spec.columns()[window.column].key.clone();
-                let describe = || (key(), episode.number);
-                resolve(
-                    &timeline,
-                    item,
-                    window,
-                    tolerance,
-                    describe,
-                    |slot, is_pad| {
-                        slots.push(slot);
-                        pads.push(is_pad);
-                    },
-                )?;
-            }
-        }
-        Ok(Plan {
-            items,
-            windows: answers,
-        })
-    }
-
-    fn timeline(&self, episode: &Episode) -> Timeline<'_> {
-        let column = &self.directory.columns[self.manifest().spec.own().timestamp];
-        let first = self.ring.slot(episode.frames.first);
-        Timeline::new(
-            column,
-            self.ring,
-            first,
-            episode.frames.len(),
-            episode.sorted,
-        )
-    }
-
-    fn copy(&self, plan: &Plan, windows: &Windows, out: &mut BatchOut<'_>) {
-        let windowed = |column| windows.iter().position(|window| window.column == column);
-        let columns = self
-            .directory
-            .columns
-            .iter()
-            .zip(&mut out.columns)
-            .enumerate();
-        for (position, (column, out)) in columns {
-            let slots = windowed(position).map_or(&plan.items, |window| &plan.windows[window].0);
-            column.gather(slots, out);
-        }
-        for ((_, pads), out) in plan.windows.iter().zip(&mut out.pads) {
-            for (flag, &is_pad) in out.iter_mut().zip(pads) {
-                flag.write(is_pad.into());
-            }
-        }
+    fn plan(&self, indices: &[i64], windows: &Windows, touched: &mut Touched) -> Result<Plan> {
+        let planner = Planner {
+            spec: &self.manifest().spec,
+            columns: &self.directory.columns,
+            ring: self.ring,
+            episodes: &*self.episodes()?,
+        };
+        planner.plan(indices, windows, touched)
     }
 
     /// The episode index, in step with the record in force.
@@ -315,7 +232,7 @@ impl Buffer {
             return Ok(()); // another thread was faster
         }
         if known.end < record.live.first {
-            *episodes = Episodes::empty_at(record.live.first);
+            episodes.restart_at(record.live.first);
         }
         let from = episodes.live().end;
         let result = self.index_frames(
@@ -327,11 +244,11 @@ impl Buffer {
         );
         let first_live = self.directory.state.first_live_after_reads()?;
         if from < first_live && from < record.live.end {
-            *episodes = Episodes::empty_at(first_live.min(record.live.end)); // read too late
+            episodes.restart_at(first_live.min(record.live.end)); // read too late
             return Ok(());
         }
         if result.is_err() {
-            *episodes = Episodes::empty_at(record.live.first);
+            episodes.restart_at(record.live.first);
         }
         episodes.evict_before(record.live.first);
         result
@@ -376,34 +293,6 @@ impl Buffer {
     }
 }
 
-/// The oldest frame that a read has touched.
-#[derive(Default)]
-struct Touched(Option<Seq>);
-
-impl Touched {
-    fn frame(&mut self, seq: Seq) {
-        self.0 = Some(self.0.map_or(seq, |oldest| oldest.min(seq)));
-    }
-
-    fn all_live_from(&self, first_live: Seq) -> bool {
-        self.0.is_none_or(|oldest| oldest >= first_live)
-    }
-}
-
-/// The position that `index` means.
-fn position(index: i64, live: Frames) -> Result<usize> {
-    let len = live.len();
-    let position = if index < 0 {
-        index.checked_add_unsigned(len as u64)
-    } else {
-        Some(index)
-    };
-    position
-        .and_then(|position| usize::try_from(position).ok())
-        .filter(|&position| position < len)
-        .ok_or(Error::OutOfRange { index, len })
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -412,6 +301,7 @@ mod tests {
     use crate::spec::{DType, Field};
     use crate::state::StateWriter;
     use std::collections::BTreeMap;
+    use std::mem::MaybeUninit;
 
     const CAPACITY: usize = 8;
 
@@ -528,7 +418,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (buffer, reader) = (open(directory.path()), open(directory.path()));
         let deltas = vec![("value".to_owned(), vec![-0.1, 0.0, 0.1])];
-        let windows = Windows::new(&buffer.manifest().spec, Some(10.0), deltas).unwrap();
+        let windows = Windows::new(&buffer.manifest().spec, Some(10.0), deltas, 0.01).unwrap();
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 for first in 0..20_000 {
@@ -545,7 +435,7 @@ mod tests {
                 if reader.len().unwrap() < CAPACITY {
                     continue; // not yet full
                 }
-                reader.gather(&[7], &windows, 0.01, &mut out).unwrap();
+                reader.gather(&[7], &windows, &mut out, 1).unwrap();
                 let [frame, index, value] = [1, 2, 4].map(|column| words(&columns[column]));
                 let first = index[0] - frame[0];
                 for (row, got) in value.chunks(3).enumerate() {
@@ -559,25 +449,5 @@ mod tests {
                 }
             }
         });
-    }
-
-    #[test]
-    fn indices_mean_what_they_do_in_a_list() {
-        let live = Frames {
-            first: Seq(5),
-            end: Seq(8),
-        };
-        let list = [0, 1, 2];
-        for index in -4i64..4 {
-            let expected = usize::try_from(index).or(usize::try_from(index + 3)).ok();
-            let expected = expected.and_then(|position| list.get(position).copied());
-            assert_eq!(position(index, live).ok(), expected, "{index}");
-        }
-        for index in [i64::MIN, i64::MAX] {
-            assert!(matches!(
-                position(index, live),
-                Err(Error::OutOfRange { .. })
-            ));
-        }
     }
 }

@@ -94,7 +94,7 @@ fn check_first(key: &str, mut values: impl Iterator<Item = i64>) -> Result<()> {
 
 /// Indexes the frames as if they were alone, which is what they must be fit for.
 fn check_episodes(numbers: &[u8], timestamps: &[u8]) -> Result<Episodes> {
-    let mut episodes = Episodes::empty_at(Seq(0));
+    let mut episodes = Episodes::empty_at(Seq(0), None);
     let timestamps = int64s(timestamps).map(|bits| f64::from_bits(bits.cast_unsigned()));
     for (frame, (number, timestamp)) in int64s(numbers).zip(timestamps).enumerate() {
         episodes

@@ -7,14 +7,17 @@
 
 use std::collections::VecDeque;
 
+use crate::offsets::Line;
 use crate::ring::{Frames, Seq};
+use crate::search::first_where;
 
-/// An episode's first frame and number.
+/// An episode's first frame, number and what is known of its timestamps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     first: Seq,
     number: i64,
     sorted: bool,
+    uniform: bool,
 }
 
 /// The live part of one episode.
@@ -26,6 +29,8 @@ pub struct Episode {
     pub frames: Frames,
     /// Whether no timestamp is smaller than the one before it. False claims nothing.
     pub sorted: bool,
+    /// Whether the timestamps are uniform at the index's rate, as [`crate::offsets`] defines it.
+    pub uniform: bool,
 }
 
 /// What is wrong with a frame that cannot follow the ones before.
@@ -47,18 +52,38 @@ pub enum Misfit {
 pub struct Episodes {
     entries: VecDeque<Entry>,
     live: Frames,
+    /// Seconds per frame; without it no episode counts as uniform.
+    step: Option<f64>,
+    newest: Newest,
+}
+
+/// What the next frame of the newest episode is compared with.
+#[derive(Debug)]
+struct Newest {
+    line: Line,
+    frames: u64,
     last_timestamp: f64,
 }
 
 impl Episodes {
-    /// No episodes, before the frame `at`.
-    pub fn empty_at(at: Seq) -> Self {
-        let live = Frames { first: at, end: at };
+    /// No episodes, before the frame `at`, in a buffer of `fps` frames per second.
+    pub fn empty_at(at: Seq, fps: Option<f64>) -> Self {
         Self {
             entries: VecDeque::new(),
-            live,
-            last_timestamp: f64::NEG_INFINITY,
+            live: Frames { first: at, end: at },
+            step: fps.map(|fps| 1.0 / fps),
+            newest: Newest {
+                line: Line::new(0.0, 0.0),
+                frames: 0,
+                last_timestamp: f64::NEG_INFINITY,
+            },
         }
+    }
+
+    /// Starts over with no episodes, before the frame `at`.
+    pub fn restart_at(&mut self, at: Seq) {
+        self.entries.clear();
+        self.live = Frames { first: at, end: at };
     }
 
     /// The frames that are indexed.
@@ -82,22 +107,34 @@ impl Episodes {
             return Err(Misfit::TimestampNotFinite(timestamp));
         }
         match self.entries.back_mut() {
-            Some(last) if last.number == number => last.sorted &= self.last_timestamp <= timestamp,
+            Some(last) if last.number == number => {
+                last.sorted &= self.newest.last_timestamp <= timestamp;
+                last.uniform &= self.newest.line.holds(self.newest.frames, timestamp);
+            }
             Some(last) if last.number > number => {
                 return Err(Misfit::EpisodeDecreases {
                     before: last.number,
                     found: number,
                 });
             }
-            _ => self.entries.push_back(Entry {
-                first: self.live.end,
-                number,
-                sorted: true,
-            }),
+            _ => self.begin(number, timestamp),
         }
-        self.last_timestamp = timestamp;
+        self.newest.frames += 1;
+        self.newest.last_timestamp = timestamp;
         self.live.end = Seq(self.live.end.0 + 1);
         Ok(())
+    }
+
+    fn begin(&mut self, number: i64, timestamp: f64) {
+        let line = Line::new(timestamp, self.step.unwrap_or(0.0));
+        self.entries.push_back(Entry {
+            first: self.live.end,
+            number,
+            sorted: true,
+            uniform: self.step.is_some() && line.holds(0, timestamp),
+        });
+        self.newest.line = line;
+        self.newest.frames = 0;
     }
 
     /// Forgets the frames before `first`.
@@ -121,7 +158,13 @@ impl Episodes {
     /// The episode of a live frame.
     pub fn of(&self, seq: Seq) -> Episode {
         debug_assert!(self.live.first <= seq && seq < self.live.end);
-        self.at(self.entries.partition_point(|entry| entry.first <= seq) - 1)
+        // Exact for episodes of one length, and the search is short where they differ little.
+        let share = (seq.0 - self.live.first.0) as f64 / self.live.len() as f64;
+        let guess = (share * self.entries.len() as f64) as usize;
+        let after = first_where(self.entries.len(), guess + 1, |position| {
+            self.entries[position].first > seq
+        });
+        self.at(after - 1)
     }
 
     /// All episodes, oldest first.
@@ -134,6 +177,7 @@ impl Episodes {
             first,
             number,
             sorted,
+            uniform,
         } = self.entries[position];
         let end = self
             .entries
@@ -144,6 +188,7 @@ impl Episodes {
             number,
             frames,
             sorted,
+            uniform,
         }
     }
 }
@@ -201,7 +246,7 @@ mod tests {
             frames in proptest::collection::vec((0i64..2, -2i8..3), 1..120),
             capacity in 1usize..20,
         ) {
-            let (mut index, mut model) = (Episodes::empty_at(Seq(0)), Model::default());
+            let (mut index, mut model) = (Episodes::empty_at(Seq(0), None), Model::default());
             let mut number = 0;
             for (seq, (step, timestamp)) in frames.into_iter().enumerate() {
                 number += step;
@@ -220,7 +265,7 @@ mod tests {
 
         #[test]
         fn growing_timestamps_are_known_to_be_sorted(times in proptest::collection::vec(-5.0..5.0f64, 1..30)) {
-            let mut index = Episodes::empty_at(Seq(7));
+            let mut index = Episodes::empty_at(Seq(7), None);
             for &time in &times {
                 index.push(3, time).unwrap();
             }
@@ -230,7 +275,7 @@ mod tests {
 
     #[test]
     fn misfits_are_refused() {
-        let mut index = Episodes::empty_at(Seq(0));
+        let mut index = Episodes::empty_at(Seq(0), None);
         index.push(4, 0.0).unwrap();
         assert_eq!(
             index.push(3, 0.0),

@@ -1,11 +1,17 @@
-//! Rows out of a column and into a result, runs of consecutive slots as one copy.
+//! Rows out of columns and into a batch, each copied once, consecutive ones together.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::map::ReadMap;
-use crate::ring::Slot;
+use crate::plan::{Answers, Item, ItemWindows, Plan};
+use crate::ring::{Ring, Slot};
+use crate::threads::{for_each, parts};
+use crate::window::{Window, Windows};
+
+/// Memory that a result is written to.
+pub type Out<'a> = &'a mut [MaybeUninit<u8>];
 
 /// One column, mapped for reading.
 #[derive(Debug)]
@@ -15,7 +21,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// A column whose rows have `row_bytes` bytes.
+    /// A column whose rows have `row_bytes` bytes, not 0.
     pub fn new(map: ReadMap, row_bytes: usize) -> Self {
         Self { map, row_bytes }
     }
@@ -31,24 +37,205 @@ impl Column {
     }
 
     /// Copies the rows at `slots`, in their order, into `out`, which is exactly as long.
-    pub fn gather(&self, slots: &[Slot], out: &mut [MaybeUninit<u8>]) {
+    fn gather(&self, slots: impl ExactSizeIterator<Item = Slot>, out: Out<'_>) {
         assert_eq!(out.len(), slots.len() * self.row_bytes);
+        match self.row_bytes {
+            1 => self.gather_small::<1>(slots, out),
+            4 => self.gather_small::<4>(slots, out),
+            8 => self.gather_small::<8>(slots, out),
+            _ => slots
+                .zip(out.chunks_exact_mut(self.row_bytes))
+                .for_each(|(slot, row)| self.copy_from(slot, row)),
+        }
+    }
+
+    /// As `gather`, with consecutive slots as one copy.
+    fn gather_runs(&self, slots: &[Slot], out: Out<'_>) {
         let mut rest = out;
         for run in slots.chunk_by(|slot, next| slot.0 + 1 == next.0) {
             let (rows, others) = rest.split_at_mut(run.len() * self.row_bytes);
-            self.map.read(run[0].0 * self.row_bytes, rows);
+            self.copy_from(run[0], rows);
             rest = others;
         }
     }
 
+    /// Copies rows from `slot` on into all of `out`.
+    fn copy_from(&self, slot: Slot, out: Out<'_>) {
+        self.map.read(slot.0 * self.row_bytes, out);
+    }
+
+    /// As `gather`, for rows of `N` bytes: each copy is one instruction then.
+    fn gather_small<const N: usize>(&self, slots: impl Iterator<Item = Slot>, out: Out<'_>) {
+        for (slot, row) in slots.zip(out.as_chunks_mut::<N>().0) {
+            self.map.read(slot.0 * N, row);
+        }
+    }
+
     /// Copies ranges of slots one after the other into `out`, which is exactly as long.
-    pub fn copy_ranges(&self, ranges: &[Range<usize>], out: &mut [MaybeUninit<u8>]) {
+    pub fn copy_ranges(&self, ranges: &[Range<usize>], out: Out<'_>) {
         let mut rest = out;
         for range in ranges {
             let (rows, others) = rest.split_at_mut(range.len() * self.row_bytes);
-            self.map.read(range.start * self.row_bytes, rows);
+            self.copy_from(Slot(range.start), rows);
             rest = others;
         }
         assert!(rest.is_empty());
+    }
+}
+
+/// Where a batch goes: each slice exactly as long as its content.
+#[derive(Default)]
+pub struct BatchOut<'a> {
+    /// Per column: one row per item, or one per item and delta if it is windowed.
+    pub columns: Vec<Out<'a>>,
+    /// Per window, in their order: a flag (0 or 1) for each of those rows.
+    pub pads: Vec<Out<'a>>,
+}
+
+impl<'a> BatchOut<'a> {
+    /// The same places, for a copy that may have to be repeated.
+    pub fn reborrow(&mut self) -> BatchOut<'_> {
+        BatchOut {
+            columns: self.columns.iter_mut().map(|out| &mut **out).collect(),
+            pads: self.pads.iter_mut().map(|out| &mut **out).collect(),
+        }
+    }
+
+    /// `items` in `parts` parts or fewer, each with its places.
+    fn split_evenly(self, items: &'a [Item], parts: usize) -> Vec<(&'a [Item], Self)> {
+        let mut rest = self;
+        let mut left = items.len();
+        let mut split = Vec::with_capacity(parts);
+        for items in items.chunks(items.len().div_ceil(parts).max(1)) {
+            let (out, others) = rest.split(items.len(), left);
+            split.push((items, out));
+            rest = others;
+            left -= items.len();
+        }
+        split
+    }
+
+    /// The places of the first `part` of `items` items, and those of the others.
+    fn split(self, part: usize, items: usize) -> (Self, Self) {
+        let halves = |outs: Vec<Out<'a>>| {
+            let outs = outs.into_iter();
+            outs.map(|out| {
+                let bytes = out.len() / items * part;
+                out.split_at_mut(bytes)
+            })
+            .unzip()
+        };
+        let (columns, other_columns) = halves(self.columns);
+        let (pads, other_pads) = halves(self.pads);
+        let others = Self {
+            columns: other_columns,
+            pads: other_pads,
+        };
+        (Self { columns, pads }, others)
+    }
+}
+
+/// What a batch is copied from.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// The columns.
+    pub columns: &'a [Column],
+    /// Their ring.
+    pub ring: Ring,
+    /// The windows of some of them.
+    pub windows: &'a Windows,
+    /// The frames.
+    pub plan: &'a Plan,
+}
+
+impl Source<'_> {
+    /// Copies the whole batch, on up to `threads` threads.
+    pub fn copy(&self, out: BatchOut<'_>, threads: usize) {
+        let items = self.plan.items.as_slice();
+        let bytes = out.columns.iter().map(|rows| rows.len()).sum();
+        let parts = out.split_evenly(items, parts(bytes, threads));
+        for_each(parts, |(items, out)| self.copy_items(items, out));
+    }
+
+    fn copy_items(&self, items: &[Item], mut out: BatchOut<'_>) {
+        for ((window, answers), pads) in self.windows.iter().zip(&self.plan.answers).zip(out.pads) {
+            let source = WindowSource {
+                column: &self.columns[window.column],
+                ring: self.ring,
+                window,
+                answers,
+            };
+            source.copy_items(items, std::mem::take(&mut out.columns[window.column]), pads);
+        }
+        for (position, (column, rows)) in self.columns.iter().zip(out.columns).enumerate() {
+            if self.windows.of(position).is_none() {
+                column.gather(items.iter().map(|item| item.slot), rows);
+            }
+        }
+    }
+}
+
+/// One window of a batch.
+struct WindowSource<'a> {
+    column: &'a Column,
+    ring: Ring,
+    window: &'a Window,
+    answers: &'a Answers,
+}
+
+impl WindowSource<'_> {
+    fn copy_items(&self, items: &[Item], rows: Out<'_>, pads: Out<'_>) {
+        let len = self.window.deltas.len();
+        if len == 0 {
+            return;
+        }
+        let rows = rows.chunks_exact_mut(len * self.column.row_bytes);
+        let mut slots = Vec::with_capacity(len);
+        for ((item, rows), pads) in items.iter().zip(rows).zip(pads.chunks_exact_mut(len)) {
+            match item.windows {
+                ItemWindows::Offsets { before, after } => {
+                    self.copy_offsets(item.slot, before, after, rows, pads, &mut slots);
+                }
+                ItemWindows::Answers(nth) => {
+                    let range = nth * len..(nth + 1) * len;
+                    self.column
+                        .gather_runs(&self.answers.slots[range.clone()], rows);
+                    for (pad, &is_pad) in pads.iter_mut().zip(&self.answers.pads[range]) {
+                        pad.write(is_pad.into());
+                    }
+                }
+            }
+        }
+    }
+
+    fn copy_offsets(
+        &self,
+        slot: Slot,
+        before: usize,
+        after: usize,
+        rows: Out<'_>,
+        pads: Out<'_>,
+        slots: &mut Vec<Slot>,
+    ) {
+        let offsets = &self.window.offsets;
+        // Neither around the end of the ring nor beyond that of the episode.
+        let [until_start, until_end] = [slot.0, self.ring.capacity() - 1 - slot.0];
+        if let Some(runs) = offsets.within(before.min(until_start), after.min(until_end)) {
+            let mut rest = rows;
+            for run in runs {
+                let (rows, others) = rest.split_at_mut(run.len * self.column.row_bytes);
+                self.column
+                    .copy_from(self.ring.moved(slot, run.start), rows);
+                rest = others;
+            }
+            pads.fill(MaybeUninit::new(0));
+            return;
+        }
+        slots.clear();
+        for ((offset, is_pad), pad) in offsets.clamped(before, after).zip(pads) {
+            slots.push(self.ring.moved(slot, offset));
+            pad.write(is_pad.into());
+        }
+        self.column.gather_runs(slots, rows);
     }
 }

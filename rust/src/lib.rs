@@ -15,10 +15,14 @@ pub mod format;
 pub mod gather;
 pub mod lock;
 pub mod map;
+pub mod offsets;
+pub mod plan;
 pub mod ring;
 pub mod sampling;
+pub mod search;
 pub mod spec;
 pub mod state;
+pub mod threads;
 pub mod window;
 
 #[cfg(feature = "python")]

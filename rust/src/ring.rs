@@ -67,6 +67,19 @@ impl Ring {
         })
     }
 
+    /// The slot `offset` (nearer to 0 than the capacity is) from `slot`, around the ends.
+    pub fn moved(&self, slot: Slot, offset: i64) -> Slot {
+        let moved = slot.0 as i64 + offset;
+        let capacity = self.capacity as i64;
+        Slot(if moved < 0 {
+            moved + capacity
+        } else if moved >= capacity {
+            moved - capacity
+        } else {
+            moved
+        } as usize)
+    }
+
     /// The slots of `len` (at most the capacity) frames from `first`: one or two ranges, the second
     /// empty unless the frames wrap.
     pub fn runs(&self, first: Seq, len: usize) -> [Range<usize>; 2] {
@@ -84,39 +97,51 @@ impl Ring {
         Frames { first, end }
     }
 
-    /// The live frames in slot order: the newest lap's, then those still left of the lap before.
-    fn by_slot(&self, live: Frames) -> [Range<u64>; 2] {
-        let (first, end) = (live.first.0, live.end.0);
-        let lap = end - end % self.capacity as u64;
-        if first >= lap {
-            [first..end, end..end]
+    /// The live frames in slot order.
+    pub fn by_slot(&self, live: Frames) -> LiveBySlot {
+        let lap = live.end.0 - live.end.0 % self.capacity as u64;
+        LiveBySlot {
+            newest: live.first.0.max(lap)..live.end.0,
+            older: live.first.0.min(lap)..lap,
+            lap,
+            capacity: self.capacity as u64,
+        }
+    }
+}
+
+/// The live frames of one moment in slot order: the newest lap's, then those left of the one before.
+#[derive(Clone, Debug)]
+pub struct LiveBySlot {
+    newest: Range<u64>,
+    older: Range<u64>,
+    /// The frame of the newest lap's slot 0.
+    lap: u64,
+    capacity: u64,
+}
+
+impl LiveBySlot {
+    /// The frame at `position` (below the number of live frames), and its slot.
+    pub fn nth(&self, position: usize) -> (Seq, Slot) {
+        let newest_len = self.newest.end - self.newest.start;
+        let position = position as u64;
+        if position < newest_len {
+            let seq = self.newest.start + position;
+            (Seq(seq), Slot((seq - self.lap) as usize))
         } else {
-            [lap..end, first..lap]
+            let seq = self.older.start + (position - newest_len);
+            (Seq(seq), Slot((seq + self.capacity - self.lap) as usize))
         }
     }
 
-    /// The live frame at `position` (below `live.len()`) in slot order.
-    pub fn nth_live(&self, live: Frames, position: usize) -> Seq {
-        let [newest, older] = self.by_slot(live);
-        let newest_len = newest.end - newest.start;
-        let position = position as u64;
-        Seq(if position < newest_len {
-            newest.start + position
-        } else {
-            older.start + (position - newest_len)
-        })
-    }
-
-    /// The positions, in slot order, of the live frames `first..end`: one or two ranges.
-    pub fn positions(&self, live: Frames, first: Seq, end: Seq) -> [Range<usize>; 2] {
-        let [newest, older] = self.by_slot(live);
-        let older_offset = newest.end - newest.start;
+    /// The positions of the live frames `first..end`: one or two ranges.
+    pub fn positions(&self, first: Seq, end: Seq) -> [Range<usize>; 2] {
+        let older_offset = self.newest.end - self.newest.start;
         let overlap = |part: &Range<u64>, offset: u64| {
             let start = part.start.max(first.0);
             let stop = part.end.min(end.0).max(start);
             (start - part.start + offset) as usize..(stop - part.start + offset) as usize
         };
-        [overlap(&newest, 0), overlap(&older, older_offset)]
+        [overlap(&self.newest, 0), overlap(&self.older, older_offset)]
     }
 }
 
@@ -151,22 +176,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nth_live_reads_the_slots_in_order((ring, live) in ring_and_live()) {
+        fn nth_reads_the_slots_in_order((ring, live) in ring_and_live()) {
             let expected: Vec<u64> =
                 filled(ring.capacity(), live).into_iter().flatten().collect();
-            let got: Vec<u64> = (0..live.len()).map(|i| ring.nth_live(live, i).0).collect();
+            let by_slot = ring.by_slot(live);
+            let got: Vec<u64> = (0..live.len()).map(|i| by_slot.nth(i).0.0).collect();
             prop_assert_eq!(got, expected);
+            for (seq, slot) in (0..live.len()).map(|i| by_slot.nth(i)) {
+                prop_assert_eq!(slot, ring.slot(seq));
+            }
         }
 
         #[test]
-        fn positions_invert_nth_live((ring, live) in ring_and_live(), a in 0usize..40, b in 0usize..40) {
+        fn positions_invert_nth((ring, live) in ring_and_live(), a in 0usize..40, b in 0usize..40) {
             let (a, b) = (a.min(live.len()), b.min(live.len()));
             let (first, end) = (Seq(live.first.0 + a.min(b) as u64), Seq(live.first.0 + a.max(b) as u64));
-            let mut got: Vec<u64> = ring
-                .positions(live, first, end)
+            let by_slot = ring.by_slot(live);
+            let mut got: Vec<u64> = by_slot
+                .positions(first, end)
                 .into_iter()
                 .flatten()
-                .map(|position| ring.nth_live(live, position).0)
+                .map(|position| by_slot.nth(position).0.0)
                 .collect();
             got.sort_unstable();
             prop_assert_eq!(got, (first.0..end.0).collect::<Vec<_>>());
@@ -182,6 +212,8 @@ mod tests {
             prop_assert_eq!(&got, &expected);
             for (offset, slot) in expected.iter().enumerate() {
                 prop_assert_eq!(ring.after(ring.slot(Seq(first)), offset), Slot(*slot));
+                prop_assert_eq!(ring.moved(ring.slot(Seq(first)), offset as i64), Slot(*slot));
+                prop_assert_eq!(ring.moved(Slot(*slot), -(offset as i64)), ring.slot(Seq(first)));
             }
         }
 

@@ -3,11 +3,13 @@
 //!
 //! The rule: with `q = t_item + delta`, the frame whose `|q - t|` is smallest answers, the earliest
 //! on a tie, and is padding if that distance exceeds the tolerance. [`nearest`] is that rule to the
-//! bit, also when it does not look at every frame.
+//! bit, also when it does not look at every frame; [`crate::offsets`] spares it for uniform episodes.
 
 use crate::error::{Error, Result};
 use crate::gather::Column;
+use crate::offsets::Offsets;
 use crate::ring::{Ring, Slot};
+use crate::search::first_where;
 use crate::spec::{IS_PAD_POSTFIX, Spec};
 
 /// The deltas of one column.
@@ -17,17 +19,26 @@ pub struct Window {
     pub column: usize,
     /// What is added to the item's timestamp, in seconds, each finite.
     pub deltas: Vec<f64>,
-    /// Each delta in frames at the buffer's rate: where to look first, no more.
-    guesses: Vec<isize>,
+    /// The deltas in frames: the answers where that is proven, and else where to look first.
+    pub offsets: Offsets,
 }
 
 /// The windows of some columns, in the order in which they were asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Windows(Vec<Window>);
+pub struct Windows {
+    windows: Vec<Window>,
+    tolerance: f64,
+}
 
 impl Windows {
-    /// Windows over columns of `spec`, in a buffer of `fps` frames per second.
-    pub fn new(spec: &Spec, fps: Option<f64>, deltas: Vec<(String, Vec<f64>)>) -> Result<Self> {
+    /// Windows over columns of `spec`, in a buffer of `fps` frames per second, whose answers are
+    /// padding if they are more than `tolerance` seconds off.
+    pub fn new(
+        spec: &Spec,
+        fps: Option<f64>,
+        deltas: Vec<(String, Vec<f64>)>,
+        tolerance: f64,
+    ) -> Result<Self> {
         let Some(fps) = fps else {
             return Err(Error::argument(
                 "delta_timestamps",
@@ -37,22 +48,38 @@ impl Windows {
         };
         let windows = deltas
             .into_iter()
-            .map(|(key, deltas)| window(spec, fps, &key, deltas));
-        windows.collect::<Result<_>>().map(Self)
+            .map(|(key, deltas)| window(spec, fps, &key, deltas, tolerance))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self { windows, tolerance })
     }
 
     /// One per windowed column.
     pub fn iter(&self) -> std::slice::Iter<'_, Window> {
-        self.0.iter()
+        self.windows.iter()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.windows.is_empty()
     }
 
     /// The deltas of a column, if it has any.
     pub fn of(&self, column: usize) -> Option<&Window> {
-        self.0.iter().find(|window| window.column == column)
+        self.iter().find(|window| window.column == column)
+    }
+
+    /// How far, in seconds, an answer that is not padding may be from its query.
+    pub fn tolerance(&self) -> f64 {
+        self.tolerance
+    }
+
+    /// Whether in uniform episodes the offsets of all windows answer as the search would.
+    pub fn are_proven(&self) -> bool {
+        self.iter().all(|window| window.offsets.are_proven())
     }
 }
 
-fn window(spec: &Spec, fps: f64, key: &str, deltas: Vec<f64>) -> Result<Window> {
+fn window(spec: &Spec, fps: f64, key: &str, deltas: Vec<f64>, tolerance: f64) -> Result<Window> {
     let argument = || format!("delta_timestamps[{key:?}]");
     let Ok(column) = spec.position(key) else {
         let known: Vec<&str> = spec
@@ -81,14 +108,10 @@ fn window(spec: &Spec, fps: f64, key: &str, deltas: Vec<f64>) -> Result<Window> 
             format!("{key:?}"),
         ));
     }
-    let guesses = deltas
-        .iter()
-        .map(|delta| (delta * fps).round() as isize)
-        .collect();
     Ok(Window {
         column,
+        offsets: Offsets::new(&deltas, fps, tolerance),
         deltas,
-        guesses,
     })
 }
 
@@ -137,9 +160,10 @@ pub fn resolve(
 ) -> Result<()> {
     let now = timeline.at(item);
     let (start, end) = (timeline.at(0), timeline.at(timeline.len - 1));
-    for (delta, guess) in window.deltas.iter().zip(&window.guesses) {
+    for (delta, &offset) in window.deltas.iter().zip(window.offsets.each()) {
         let query = now + delta;
-        let (position, distance) = nearest(timeline, query, item.saturating_add_signed(*guess));
+        let guess = item.saturating_add_signed(offset as isize);
+        let (position, distance) = nearest(timeline, query, guess);
         let is_pad = distance > tolerance;
         if is_pad && start <= query && query <= end {
             let (key, episode) = describe();
@@ -169,7 +193,8 @@ fn nearest(timeline: &Timeline<'_>, query: f64, guess: usize) -> (usize, f64) {
     }
 }
 
-fn nearest_of_all(times: impl Iterator<Item = f64>, query: f64) -> (usize, f64) {
+/// The rule, by looking at every frame.
+pub fn nearest_of_all(times: impl Iterator<Item = f64>, query: f64) -> (usize, f64) {
     let distances = times.map(|time| (query - time).abs()).enumerate();
     distances
         .reduce(|best, next| if next.1 < best.1 { next } else { best })
@@ -195,39 +220,6 @@ fn nearest_sorted(len: usize, at: impl Fn(usize) -> f64, query: f64, guess: usiz
         }),
         before,
     )
-}
-
-/// The first position below `len` where `holds` is true, else `len`. `holds` must be false up to
-/// some position and true from there. Cheap when that position is near `guess`.
-fn first_where(len: usize, guess: usize, holds: impl Fn(usize) -> bool) -> usize {
-    // Known: not `holds(low - 1)` (or low is 0), and `holds(high)` (or high is len).
-    let (mut low, mut high) = (0, len);
-    let mut step = 1;
-    let guess = guess.min(len);
-    if guess < len && !holds(guess) {
-        low = guess + 1;
-        while high - low > step && !holds(low + step - 1) {
-            low += step;
-            step *= 2;
-        }
-        high = high.min(low + step);
-    } else {
-        high = guess;
-        while high - low >= step && holds(high - step) {
-            high -= step;
-            step *= 2;
-        }
-        low = high.saturating_sub(step);
-    }
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if holds(middle) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    low
 }
 
 #[cfg(test)]
@@ -269,28 +261,6 @@ mod tests {
             let expected = nearest_of_all(times.iter().copied(), query);
             prop_assert_eq!((position, distance.to_bits()), (expected.0, expected.1.to_bits()));
         }
-
-        #[test]
-        fn first_where_finds_the_turn(len in 0usize..200, turn in 0usize..220, guess in 0usize..250) {
-            prop_assert_eq!(first_where(len, guess, |position| position >= turn), turn.min(len));
-        }
-    }
-
-    #[test]
-    fn a_good_guess_costs_a_few_looks_at_any_length() {
-        let looks = std::cell::Cell::new(0);
-        let at = |position: usize| {
-            looks.set(looks.get() + 1);
-            position as f64 / 30.0
-        };
-        for guess in [99_999, 100_000, 100_001] {
-            looks.set(0);
-            assert_eq!(
-                nearest_sorted(200_000, at, 100_000.0 / 30.0, guess).0,
-                100_000
-            );
-            assert!(looks.get() <= 12, "{}", looks.get());
-        }
     }
 
     #[test]
@@ -302,7 +272,7 @@ mod tests {
         let fields = BTreeMap::from([("a".to_owned(), field()), ("a_is_pad".to_owned(), field())]);
         let spec = Spec::new(&fields, 3).unwrap();
         let refused = |fps, key: &str, deltas: &[f64]| {
-            let error = Windows::new(&spec, fps, vec![(key.to_owned(), deltas.to_vec())]);
+            let error = Windows::new(&spec, fps, vec![(key.to_owned(), deltas.to_vec())], 0.0);
             error.unwrap_err().to_string()
         };
         assert!(refused(None, "index", &[0.0]).contains("without fps"));

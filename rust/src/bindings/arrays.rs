@@ -4,44 +4,120 @@
 
 use std::mem::MaybeUninit;
 
+use numpy::npyffi::array::PY_ARRAY_API;
+use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NpyTypes, get_type_object, npy_intp};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
 
 use crate::error::{Error, Result};
 use crate::spec::ColumnSpec;
 
-/// A new C-contiguous array that nobody else has seen, to be filled as bytes.
-pub struct NewArray<'py>(Bound<'py, PyUntypedArray>);
+/// A C-contiguous array to be filled as bytes.
+pub struct OutArray<'py>(Bound<'py, PyUntypedArray>);
 
-impl<'py> NewArray<'py> {
-    /// An array of `shape`, its content still to be written.
+impl<'py> OutArray<'py> {
+    /// A new array of `shape`, its content still to be written.
     pub fn empty(shape: &[usize], dtype: &Bound<'py, PyArrayDescr>) -> PyResult<Self> {
-        static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = dtype.py();
-        let shape = PyTuple::new(py, shape)?;
-        let array = EMPTY.import(py, "numpy", "empty")?.call1((shape, dtype))?;
+        let too_large = || PyMemoryError::new_err(format!("no array can have shape {shape:?}"));
+        let dims: Vec<npy_intp> = shape
+            .iter()
+            .map(|&dim| dim.try_into().map_err(|_| too_large()))
+            .collect::<PyResult<_>>()?;
+        let ndim = dims.len().try_into().map_err(|_| too_large())?;
+        // SAFETY: `dims` holds `ndim` lengths, which NumPy only reads; without data and strides it
+        // makes a C-contiguous array that owns its memory, or returns null with an exception set.
+        // The call takes over one reference to the dtype, which `into_dtype_ptr` gives it.
+        let array = unsafe {
+            Bound::from_owned_ptr_or_err(
+                py,
+                PY_ARRAY_API.PyArray_NewFromDescr(
+                    py,
+                    get_type_object(py, NpyTypes::PyArray_Type),
+                    dtype.clone().into_dtype_ptr(),
+                    ndim,
+                    dims.as_ptr().cast_mut(),
+                    std::ptr::null_mut(),
+                    std::ptr::null_mut(),
+                    0,
+                    std::ptr::null_mut(),
+                ),
+            )?
+        };
         Ok(Self(array.cast_into()?))
     }
 
-    /// The array's memory.
-    pub fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
-        let len = self.0.len() * self.0.dtype().itemsize();
-        // SAFETY: `empty` made the array, so it owns `len` contiguous bytes from `data` on, and no
-        // one else holds it until `into_array`; `&mut self` keeps other slices away. They need not
-        // be initialised.
-        unsafe {
-            let data = (*self.0.as_array_ptr()).fields.data;
-            std::slice::from_raw_parts_mut(data.cast(), len)
+    /// The caller's array `name`, if it can take values of this shape and dtype.
+    pub fn of_caller(
+        name: impl Fn() -> String,
+        array: &Bound<'py, PyAny>,
+        shape: &[usize],
+        dtype: &Bound<'py, PyArrayDescr>,
+    ) -> PyResult<Self> {
+        let refused = |got: String| {
+            let expected = format!("a writeable C-contiguous array of {dtype} and shape {shape:?}");
+            Err(Error::argument(name(), expected, got).into())
+        };
+        let Ok(array) = array.cast::<PyUntypedArray>() else {
+            return refused(array.get_type().to_string());
+        };
+        if array.shape() != shape || !array.dtype().is_equiv_to(dtype) {
+            return refused(format!("{} and shape {:?}", array.dtype(), array.shape()));
         }
+        if !array.is_c_contiguous() {
+            return refused(format!("strides {:?}", array.strides()));
+        }
+        // SAFETY: the pointer is that of a live array object, whose flags are plain data.
+        if unsafe { (*array.as_array_ptr()).fields.flags } & NPY_ARRAY_WRITEABLE == 0 {
+            return refused("a read-only array".to_owned());
+        }
+        Ok(Self(array.clone()))
+    }
+
+    /// The addresses that the array covers.
+    pub fn range(&self) -> std::ops::Range<usize> {
+        let bytes = self.0.len() * self.0.dtype().itemsize();
+        // SAFETY: the pointer is that of a live array object, whose data pointer is plain data.
+        let start = unsafe { (*self.0.as_array_ptr()).fields.data } as usize;
+        start..start + bytes
+    }
+
+    /// The array's memory. No other array that is being filled may overlap it.
+    pub fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
+        let range = self.range();
+        if range.is_empty() {
+            return &mut [];
+        }
+        // SAFETY: the array is C-contiguous and writeable (made so or checked), so it covers these
+        // bytes, and `self` keeps it alive. They need not be initialised, and are only written.
+        // New arrays are known to nobody else and the caller's do not overlap each other
+        // (`check_apart`); a caller who reads or writes one in another thread meanwhile sees or
+        // leaves a mixture of bytes, any of which is a valid value.
+        unsafe { std::slice::from_raw_parts_mut(range.start as *mut MaybeUninit<u8>, range.len()) }
     }
 
     /// The array, for Python.
     pub fn into_array(self) -> Bound<'py, PyUntypedArray> {
         self.0
     }
+}
+
+/// Refuses arrays that share memory with each other.
+pub fn check_apart(arrays: &[OutArray<'_>]) -> Result<()> {
+    let mut ranges: Vec<_> = arrays.iter().map(OutArray::range).collect();
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    if ranges.is_sorted_by(|range, next| range.end <= next.start) {
+        return Ok(());
+    }
+    Err(Error::argument(
+        "out",
+        "arrays with memory of their own",
+        "arrays that overlap",
+    ))
 }
 
 /// The rows of one column of an insert, C-contiguous and of the column's dtype.

@@ -7,19 +7,22 @@ use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethod
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use super::arrays::{NewArray, Rows};
+use super::arrays::{OutArray, Rows, check_apart};
 use super::detach;
-use crate::buffer::{self, BatchOut};
+use crate::buffer;
 use crate::commit::Batch;
 use crate::directory::Request;
 use crate::error::{Error, Result};
+use crate::gather::BatchOut;
 use crate::spec::{ColumnSpec, DType, Field, IS_PAD_POSTFIX};
+use crate::threads;
 use crate::window;
 
 /// An open buffer directory.
 #[pyclass(frozen, module = "fastbuffer._core")]
 pub struct Buffer {
     pub(super) inner: buffer::Buffer,
+    threads: usize,
     /// The columns' dtypes and keys, made once.
     dtypes: Vec<Py<PyArrayDescr>>,
     keys: Vec<Py<PyString>>,
@@ -47,6 +50,7 @@ impl Buffer {
         deltas: Vec<(String, Vec<f64>)>,
         preallocate: bool,
     ) -> PyResult<Self> {
+        let threads = threads::allowed()?;
         let fields = data_spec.map(fields).transpose()?;
         let request = Request {
             fields,
@@ -63,6 +67,7 @@ impl Buffer {
             .iter()
             .map(|column| PyString::intern(py, &column.key).unbind());
         Ok(Self {
+            threads,
             dtypes: dtypes.collect::<PyResult<_>>()?,
             keys: keys.collect(),
             inner,
@@ -85,6 +90,12 @@ impl Buffer {
     #[getter]
     fn fps(&self) -> Option<f64> {
         self.inner.manifest().fps
+    }
+
+    /// How many threads a copy may use, by the environment or the machine.
+    #[getter]
+    fn num_threads(&self) -> usize {
+        self.threads
     }
 
     /// All columns, in key order.
@@ -133,16 +144,31 @@ impl Buffer {
         Ok((shift.index, shift.episode))
     }
 
-    /// The items at `indices` as one batch, with windows and pad masks.
+    /// The items at `indices` as one batch, with windows and pad masks: new arrays, or those of
+    /// `out` filled.
+    #[pyo3(signature = (indices, windows, threads, out=None))]
     fn gather<'py>(
         &self,
         py: Python<'py>,
         indices: PyReadonlyArray1<'py, i64>,
         windows: &Windows,
-        tolerance_s: f64,
+        threads: usize,
+        out: Option<Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let indices = indices.as_array().to_vec();
-        self.collect(py, &indices, &[indices.len()], windows, tolerance_s)
+        let leading = [indices.len()];
+        match out {
+            None => {
+                let mut arrays = self.new_arrays(py, &leading, windows)?;
+                self.fill(py, &indices, windows, threads, &mut arrays)?;
+                self.named(py, windows, arrays)
+            }
+            Some(out) => {
+                let mut arrays = self.arrays_of(&out, &leading, windows)?;
+                self.fill(py, &indices, windows, threads, &mut arrays)?;
+                Ok(out)
+            }
+        }
     }
 
     /// The item at `index`, without a batch dimension.
@@ -151,9 +177,20 @@ impl Buffer {
         py: Python<'py>,
         index: i64,
         windows: &Windows,
-        tolerance_s: f64,
     ) -> PyResult<Bound<'py, PyDict>> {
-        self.collect(py, &[index], &[], windows, tolerance_s)
+        let mut arrays = self.new_arrays(py, &[], windows)?;
+        self.fill(py, &[index], windows, 1, &mut arrays)?;
+        self.named(py, windows, arrays)
+    }
+
+    /// Arrays for a batch of `batch_size` items, their content undefined.
+    fn empty<'py>(
+        &self,
+        py: Python<'py>,
+        batch_size: usize,
+        windows: &Windows,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        self.named(py, windows, self.new_arrays(py, &[batch_size], windows)?)
     }
 
     /// All live frames of a key, in slot order.
@@ -161,7 +198,14 @@ impl Buffer {
         let position = self.inner.manifest().spec.position(key)?;
         loop {
             let len = detach(py, || self.inner.len())?;
-            let mut array = self.rows(py, position, &[len])?;
+            let shape = [
+                &[len],
+                self.inner.manifest().spec.columns()[position]
+                    .field
+                    .shape
+                    .as_slice(),
+            ];
+            let mut array = OutArray::empty(&shape.concat(), self.dtypes[position].bind(py))?;
             let out = array.bytes();
             if detach(py, || self.inner.copy_live(position, out))? {
                 return Ok(array.into_array());
@@ -198,67 +242,119 @@ impl Buffer {
         self.keys.iter().map(array).collect()
     }
 
-    /// An empty array of rows of a column.
-    fn rows<'py>(
+    /// The shape and dtype of each array of a batch with these leading dimensions: those of the
+    /// columns, then those of the pad masks.
+    fn layout<'py>(
         &self,
         py: Python<'py>,
-        column: usize,
-        leading: &[usize],
-    ) -> PyResult<NewArray<'py>> {
-        let field = &self.inner.manifest().spec.columns()[column].field;
-        NewArray::empty(
-            &[leading, &field.shape].concat(),
-            self.dtypes[column].bind(py),
-        )
-    }
-
-    fn collect<'py>(
-        &self,
-        py: Python<'py>,
-        indices: &[i64],
         leading: &[usize],
         windows: &Windows,
-        tolerance_s: f64,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        let with_window = |window: &window::Window| [leading, &[window.deltas.len()]].concat();
-        let mut columns = (0..self.keys.len())
-            .map(|column| match windows.inner.of(column) {
-                Some(window) => self.rows(py, column, &with_window(window)),
-                None => self.rows(py, column, leading),
-            })
-            .collect::<PyResult<Vec<_>>>()?;
+    ) -> Vec<(Vec<usize>, Bound<'py, PyArrayDescr>)> {
+        let windowed = |window: &window::Window| [leading, &[window.deltas.len()]].concat();
+        let columns = self.inner.manifest().spec.columns().iter().enumerate();
+        let columns = columns.map(|(position, column)| {
+            let leading = windows
+                .inner
+                .of(position)
+                .map_or(leading.to_vec(), windowed);
+            let shape = [leading, column.field.shape.clone()].concat();
+            (shape, self.dtypes[position].bind(py).clone())
+        });
         let flag = numpy::dtype::<bool>(py);
-        let mut pads = windows
-            .inner
-            .iter()
-            .map(|window| NewArray::empty(&with_window(window), &flag))
-            .collect::<PyResult<Vec<_>>>()?;
-        let mut out = BatchOut {
-            columns: columns.iter_mut().map(NewArray::bytes).collect(),
-            pads: pads.iter_mut().map(NewArray::bytes).collect(),
-        };
-        detach(py, || {
-            self.inner
-                .gather(indices, &windows.inner, tolerance_s, &mut out)
-        })?;
+        let masks = windows.inner.iter();
+        let masks = masks.map(|window| (windowed(window), flag.clone()));
+        columns.chain(masks).collect()
+    }
+
+    fn new_arrays<'py>(
+        &self,
+        py: Python<'py>,
+        leading: &[usize],
+        windows: &Windows,
+    ) -> PyResult<Vec<OutArray<'py>>> {
+        let layout = self.layout(py, leading, windows).into_iter();
+        layout
+            .map(|(shape, dtype)| OutArray::empty(&shape, &dtype))
+            .collect()
+    }
+
+    /// The arrays of `out`, if they are those of such a batch and no others.
+    fn arrays_of<'py>(
+        &self,
+        out: &Bound<'py, PyDict>,
+        leading: &[usize],
+        windows: &Windows,
+    ) -> PyResult<Vec<OutArray<'py>>> {
+        let py = out.py();
+        let layout = self.layout(py, leading, windows);
+        if out.len() != layout.len() {
+            let keys: Vec<String> = self.batch_keys(windows).map(Py::to_string).collect();
+            let got = out.keys().to_string();
+            return Err(Error::argument("out", format!("the keys {keys:?}"), got).into());
+        }
+        let arrays = self
+            .batch_keys(windows)
+            .zip(layout)
+            .map(|(key, (shape, dtype))| {
+                let name = || format!("out[{:?}]", key.to_string());
+                match out.get_item(key)? {
+                    Some(array) => OutArray::of_caller(name, &array, &shape, &dtype),
+                    None => Err(Error::argument(name(), "an array", "no such key").into()),
+                }
+            });
+        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
+        check_apart(&arrays)?;
+        Ok(arrays)
+    }
+
+    fn batch_keys<'a>(&'a self, windows: &'a Windows) -> impl Iterator<Item = &'a Py<PyString>> {
+        self.keys.iter().chain(&windows.masks)
+    }
+
+    fn named<'py>(
+        &self,
+        py: Python<'py>,
+        windows: &Windows,
+        arrays: Vec<OutArray<'py>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let batch = PyDict::new(py);
-        for (key, array) in self
-            .keys
-            .iter()
-            .zip(columns)
-            .chain(windows.masks.iter().zip(pads))
-        {
+        for (key, array) in self.batch_keys(windows).zip(arrays) {
             batch.set_item(key, array.into_array())?;
         }
         Ok(batch)
+    }
+
+    fn fill(
+        &self,
+        py: Python<'_>,
+        indices: &[i64],
+        windows: &Windows,
+        threads: usize,
+        arrays: &mut [OutArray<'_>],
+    ) -> PyResult<()> {
+        let (columns, masks) = arrays.split_at_mut(self.keys.len());
+        let mut out = BatchOut {
+            columns: columns.iter_mut().map(OutArray::bytes).collect(),
+            pads: masks.iter_mut().map(OutArray::bytes).collect(),
+        };
+        detach(py, || {
+            self.inner
+                .gather(indices, &windows.inner, &mut out, threads)
+        })
     }
 }
 
 #[pymethods]
 impl Windows {
-    /// `deltas` in seconds for keys of `buffer`; none at all where it is empty.
+    /// `deltas` in seconds for keys of `buffer`; none at all where it is empty. Answers more than
+    /// `tolerance_s` off are padding.
     #[new]
-    fn new(py: Python<'_>, buffer: &Buffer, deltas: Vec<(String, Vec<f64>)>) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        buffer: &Buffer,
+        deltas: Vec<(String, Vec<f64>)>,
+        tolerance_s: f64,
+    ) -> PyResult<Self> {
         let mask = |(key, _): &(String, Vec<f64>)| {
             PyString::intern(py, &format!("{key}{IS_PAD_POSTFIX}")).unbind()
         };
@@ -266,7 +362,7 @@ impl Windows {
         let manifest = buffer.inner.manifest();
         let inner = match deltas.is_empty() {
             true => window::Windows::default(),
-            false => window::Windows::new(&manifest.spec, manifest.fps, deltas)?,
+            false => window::Windows::new(&manifest.spec, manifest.fps, deltas, tolerance_s)?,
         };
         Ok(Self { inner, masks })
     }
