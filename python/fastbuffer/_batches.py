@@ -39,6 +39,25 @@ def split(batch: "Batch") -> "list[Item]":
     return [{key: value[i, ...] for key, value in batch.items()} for i in range(count)]
 
 
+class EmptyBatch(dict[str, Any]):
+    """Tensors over the memory of arrays, which are found again while the tensors keep it."""
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        super().__init__({key: to_torch(array, key) for key, array in arrays.items()})
+        self._arrays = arrays
+        self._addresses = self._addresses_now()
+
+    def _addresses_now(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in self.values()]
+
+    def arrays(self) -> dict[str, Array] | None:
+        """The arrays, or None if something else was put in place of a tensor or its memory."""
+        try:
+            return self._arrays if self._addresses_now() == self._addresses else None
+        except AttributeError:
+            return None
+
+
 def arrays_of(out: "Batch") -> dict[str, Any]:
     """The arrays of a batch, and for its tensors arrays over the same memory.
 
@@ -46,6 +65,8 @@ def arrays_of(out: "Batch") -> dict[str, Any]:
         TypeError: `out` is no dict.
         ValueError: A tensor in it is none of plain CPU memory.
     """
+    if isinstance(out, EmptyBatch) and (arrays := out.arrays()) is not None:
+        return arrays
     if not isinstance(out, dict):
         raise TypeError(refused("out", "a dict as empty_batch makes it", describe(out)))
     return {key: _array_of(key, value) for key, value in out.items()}

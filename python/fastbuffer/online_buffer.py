@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fastbuffer import _arguments
 from fastbuffer._arguments import DataSpec, DeltaTimestamps, refused
-from fastbuffer._batches import arrays_of, in_worker, shared_batch, split
+from fastbuffer._batches import EmptyBatch, arrays_of, in_worker, shared_batch, split
 from fastbuffer._core import Buffer, Windows
 from fastbuffer._drawing import draw, random_source, take
 from fastbuffer._optional import require
@@ -281,13 +281,13 @@ class OnlineBuffer(_Base):
                 overlaps another one.
             TimestampToleranceError: A query inside an episode has no frame within `tolerance_s`.
         """
-        positions = _several(indices, len(self))
+        positions = self._positions(indices)
         if out is not None:
             arrays = arrays_of(out)
             self._core.gather(positions, self._windows, self._threads(), arrays)
             return out
         if self._output == "torch" and in_worker():
-            batch, arrays = shared_batch(self._core.empty(len(positions), self._windows))
+            batch, arrays = shared_batch(self._windows.empty(len(positions)))
             self._core.gather(positions, self._windows, 1, arrays)
             return batch
         return self._converted(self._core.gather(positions, self._windows, self._threads()))
@@ -311,10 +311,12 @@ class OnlineBuffer(_Base):
         size = _arguments.integer(batch_size, "batch_size", at_least=0)
         if pin_memory and self._output == "numpy":
             raise ValueError(refused("pin_memory", 'False for output="numpy"', pin_memory))
-        arrays = self._core.empty(size, self._windows)
+        arrays = self._windows.empty(size)
         if pin_memory:
             return {key: to_torch(array, key).pin_memory() for key, array in arrays.items()}
-        return self._converted(arrays)
+        if self._output == "torch":
+            return EmptyBatch(arrays)
+        return dict(arrays)
 
     def sample(
         self,
@@ -399,6 +401,11 @@ class OnlineBuffer(_Base):
 
         size = _arguments.integer(batch_size, "batch_size", at_least=1)
         return loader(self, size, shuffle, sampler, drop_last, options)
+
+    def _positions(self, index: object) -> NDArray[np.int64]:
+        if isinstance(index, slice):
+            return np.arange(*index.indices(len(self)), dtype=np.int64)
+        return _positions_of(index)
 
     def _threads(self) -> int:
         return 1 if in_worker() else self._core.num_threads
@@ -495,11 +502,11 @@ def _within_int64(index: int) -> int:
     return max(-(2**63), min(index, 2**63 - 1))
 
 
-def _several(index: object, length: int) -> NDArray[np.int64]:
-    """The indices of a batch."""
-    if isinstance(index, slice):
-        return np.arange(*index.indices(length), dtype=np.int64)
-    expected = "an int, a slice or a one-dimensional sequence of int"
+def _positions_of(index: object) -> NDArray[np.int64]:
+    """The positions in a sequence or array."""
+    if type(index) is np.ndarray and index.dtype == np.int64 and index.ndim == 1:
+        return index
+    expected = "a slice or a one-dimensional sequence of int"
     if isinstance(index, str | bytes) or not hasattr(index, "__len__"):
         raise TypeError(refused("index", expected, _arguments.describe(index)))
     array = to_numpy(index, "index")
@@ -509,6 +516,6 @@ def _several(index: object, length: int) -> NDArray[np.int64]:
         hint = "; np.flatnonzero makes indices of a mask" if array.dtype == np.bool_ else ""
         got = f"{array.dtype} of shape {array.shape}{hint}"
         raise TypeError(refused("index", expected, got))
-    if array.dtype == np.uint64 and int(array.max()) > np.iinfo(np.int64).max:
-        raise IndexError(refused("index", f"less than {length}", int(array.max())))
+    if array.dtype == np.uint64:
+        array = np.minimum(array, np.iinfo(np.int64).max)  # out of range all the same
     return array.astype(np.int64)

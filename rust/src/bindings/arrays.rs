@@ -19,12 +19,18 @@ use crate::spec::ColumnSpec;
 pub struct OutArray<'py>(Bound<'py, PyUntypedArray>);
 
 impl<'py> OutArray<'py> {
-    /// A new array of `shape`, its content still to be written.
-    pub fn empty(shape: &[usize], dtype: &Bound<'py, PyArrayDescr>) -> PyResult<Self> {
+    /// A new array of these dimensions, its content still to be written.
+    pub fn empty(
+        leading: &[usize],
+        shape: &[usize],
+        dtype: &Bound<'py, PyArrayDescr>,
+    ) -> PyResult<Self> {
         let py = dtype.py();
-        let too_large = || PyMemoryError::new_err(format!("no array can have shape {shape:?}"));
-        let dims: Vec<npy_intp> = shape
-            .iter()
+        let too_large = || {
+            let shape = [leading, shape].concat();
+            PyMemoryError::new_err(format!("no array can have shape {shape:?}"))
+        };
+        let dims: Vec<npy_intp> = (leading.iter().chain(shape))
             .map(|&dim| dim.try_into().map_err(|_| too_large()))
             .collect::<PyResult<_>>()?;
         let ndim = dims.len().try_into().map_err(|_| too_large())?;
@@ -54,17 +60,20 @@ impl<'py> OutArray<'py> {
     pub fn of_caller(
         name: impl Fn() -> String,
         array: &Bound<'py, PyAny>,
+        leading: &[usize],
         shape: &[usize],
         dtype: &Bound<'py, PyArrayDescr>,
     ) -> PyResult<Self> {
         let refused = |got: String| {
+            let shape = [leading, shape].concat();
             let expected = format!("a writeable C-contiguous array of {dtype} and shape {shape:?}");
             Err(Error::argument(name(), expected, got).into())
         };
         let Ok(array) = array.cast::<PyUntypedArray>() else {
             return refused(array.get_type().to_string());
         };
-        if array.shape() != shape || !array.dtype().is_equiv_to(dtype) {
+        let fits = array.shape().iter().eq(leading.iter().chain(shape));
+        if !fits || !array.dtype().is_equiv_to(dtype) {
             return refused(format!("{} and shape {:?}", array.dtype(), array.shape()));
         }
         if !array.is_c_contiguous() {

@@ -32,7 +32,16 @@ pub struct Buffer {
 #[pyclass(frozen, module = "fastbuffer._core")]
 pub struct Windows {
     inner: window::Windows,
-    masks: Vec<Py<PyString>>,
+    /// The arrays of a batch: those of the columns, then those of the pad masks.
+    arrays: Vec<BatchArray>,
+}
+
+/// What one array of a batch is.
+struct BatchArray {
+    key: Py<PyString>,
+    dtype: Py<PyArrayDescr>,
+    /// Its shape for one item.
+    shape: Vec<usize>,
 }
 
 /// A column as Python sees it: key, dtype name, shape of one frame's value.
@@ -159,12 +168,12 @@ impl Buffer {
         let leading = [indices.len()];
         match out {
             None => {
-                let mut arrays = self.new_arrays(py, &leading, windows)?;
+                let mut arrays = windows.new_arrays(py, &leading)?;
                 self.fill(py, &indices, windows, threads, &mut arrays)?;
-                self.named(py, windows, arrays)
+                windows.named(py, arrays)
             }
             Some(out) => {
-                let mut arrays = self.arrays_of(&out, &leading, windows)?;
+                let mut arrays = windows.arrays_of(&out, &leading)?;
                 self.fill(py, &indices, windows, threads, &mut arrays)?;
                 Ok(out)
             }
@@ -178,19 +187,9 @@ impl Buffer {
         index: i64,
         windows: &Windows,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let mut arrays = self.new_arrays(py, &[], windows)?;
+        let mut arrays = windows.new_arrays(py, &[])?;
         self.fill(py, &[index], windows, 1, &mut arrays)?;
-        self.named(py, windows, arrays)
-    }
-
-    /// Arrays for a batch of `batch_size` items, their content undefined.
-    fn empty<'py>(
-        &self,
-        py: Python<'py>,
-        batch_size: usize,
-        windows: &Windows,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        self.named(py, windows, self.new_arrays(py, &[batch_size], windows)?)
+        windows.named(py, arrays)
     }
 
     /// All live frames of a key, in slot order.
@@ -198,14 +197,9 @@ impl Buffer {
         let position = self.inner.manifest().spec.position(key)?;
         loop {
             let len = detach(py, || self.inner.len())?;
-            let shape = [
-                &[len],
-                self.inner.manifest().spec.columns()[position]
-                    .field
-                    .shape
-                    .as_slice(),
-            ];
-            let mut array = OutArray::empty(&shape.concat(), self.dtypes[position].bind(py))?;
+            let shape = &self.inner.manifest().spec.columns()[position].field.shape;
+            let dtype = self.dtypes[position].bind(py);
+            let mut array = OutArray::empty(&[len], shape, dtype)?;
             let out = array.bytes();
             if detach(py, || self.inner.copy_live(position, out))? {
                 return Ok(array.into_array());
@@ -242,88 +236,6 @@ impl Buffer {
         self.keys.iter().map(array).collect()
     }
 
-    /// The shape and dtype of each array of a batch with these leading dimensions: those of the
-    /// columns, then those of the pad masks.
-    fn layout<'py>(
-        &self,
-        py: Python<'py>,
-        leading: &[usize],
-        windows: &Windows,
-    ) -> Vec<(Vec<usize>, Bound<'py, PyArrayDescr>)> {
-        let windowed = |window: &window::Window| [leading, &[window.deltas.len()]].concat();
-        let columns = self.inner.manifest().spec.columns().iter().enumerate();
-        let columns = columns.map(|(position, column)| {
-            let leading = windows
-                .inner
-                .of(position)
-                .map_or(leading.to_vec(), windowed);
-            let shape = [leading, column.field.shape.clone()].concat();
-            (shape, self.dtypes[position].bind(py).clone())
-        });
-        let flag = numpy::dtype::<bool>(py);
-        let masks = windows.inner.iter();
-        let masks = masks.map(|window| (windowed(window), flag.clone()));
-        columns.chain(masks).collect()
-    }
-
-    fn new_arrays<'py>(
-        &self,
-        py: Python<'py>,
-        leading: &[usize],
-        windows: &Windows,
-    ) -> PyResult<Vec<OutArray<'py>>> {
-        let layout = self.layout(py, leading, windows).into_iter();
-        layout
-            .map(|(shape, dtype)| OutArray::empty(&shape, &dtype))
-            .collect()
-    }
-
-    /// The arrays of `out`, if they are those of such a batch and no others.
-    fn arrays_of<'py>(
-        &self,
-        out: &Bound<'py, PyDict>,
-        leading: &[usize],
-        windows: &Windows,
-    ) -> PyResult<Vec<OutArray<'py>>> {
-        let py = out.py();
-        let layout = self.layout(py, leading, windows);
-        if out.len() != layout.len() {
-            let keys: Vec<String> = self.batch_keys(windows).map(Py::to_string).collect();
-            let got = out.keys().to_string();
-            return Err(Error::argument("out", format!("the keys {keys:?}"), got).into());
-        }
-        let arrays = self
-            .batch_keys(windows)
-            .zip(layout)
-            .map(|(key, (shape, dtype))| {
-                let name = || format!("out[{:?}]", key.to_string());
-                match out.get_item(key)? {
-                    Some(array) => OutArray::of_caller(name, &array, &shape, &dtype),
-                    None => Err(Error::argument(name(), "an array", "no such key").into()),
-                }
-            });
-        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
-        check_apart(&arrays)?;
-        Ok(arrays)
-    }
-
-    fn batch_keys<'a>(&'a self, windows: &'a Windows) -> impl Iterator<Item = &'a Py<PyString>> {
-        self.keys.iter().chain(&windows.masks)
-    }
-
-    fn named<'py>(
-        &self,
-        py: Python<'py>,
-        windows: &Windows,
-        arrays: Vec<OutArray<'py>>,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        let batch = PyDict::new(py);
-        for (key, array) in self.batch_keys(windows).zip(arrays) {
-            batch.set_item(key, array.into_array())?;
-        }
-        Ok(batch)
-    }
-
     fn fill(
         &self,
         py: Python<'_>,
@@ -355,16 +267,86 @@ impl Windows {
         deltas: Vec<(String, Vec<f64>)>,
         tolerance_s: f64,
     ) -> PyResult<Self> {
-        let mask = |(key, _): &(String, Vec<f64>)| {
-            PyString::intern(py, &format!("{key}{IS_PAD_POSTFIX}")).unbind()
-        };
-        let masks = deltas.iter().map(mask).collect();
         let manifest = buffer.inner.manifest();
         let inner = match deltas.is_empty() {
             true => window::Windows::default(),
             false => window::Windows::new(&manifest.spec, manifest.fps, deltas, tolerance_s)?,
         };
-        Ok(Self { inner, masks })
+        let columns = manifest.spec.columns().iter().enumerate();
+        let mut arrays: Vec<BatchArray> = columns
+            .map(|(position, column)| {
+                let deltas = inner.of(position).map(|window| window.deltas.len());
+                BatchArray {
+                    key: buffer.keys[position].clone_ref(py),
+                    dtype: buffer.dtypes[position].clone_ref(py),
+                    shape: deltas
+                        .into_iter()
+                        .chain(column.field.shape.clone())
+                        .collect(),
+                }
+            })
+            .collect();
+        arrays.extend(inner.iter().map(|window| {
+            let key = &manifest.spec.columns()[window.column].key;
+            BatchArray {
+                key: PyString::intern(py, &format!("{key}{IS_PAD_POSTFIX}")).unbind(),
+                dtype: numpy::dtype::<bool>(py).unbind(),
+                shape: vec![window.deltas.len()],
+            }
+        }));
+        Ok(Self { inner, arrays })
+    }
+
+    /// Arrays for a batch of `batch_size` items, their content undefined.
+    fn empty<'py>(&self, py: Python<'py>, batch_size: usize) -> PyResult<Bound<'py, PyDict>> {
+        self.named(py, self.new_arrays(py, &[batch_size])?)
+    }
+}
+
+impl Windows {
+    fn new_arrays<'py>(&self, py: Python<'py>, leading: &[usize]) -> PyResult<Vec<OutArray<'py>>> {
+        let new = |array: &BatchArray| OutArray::empty(leading, &array.shape, array.dtype.bind(py));
+        self.arrays.iter().map(new).collect()
+    }
+
+    /// The arrays of `out`, if they are those of such a batch and no others.
+    fn arrays_of<'py>(
+        &self,
+        out: &Bound<'py, PyDict>,
+        leading: &[usize],
+    ) -> PyResult<Vec<OutArray<'py>>> {
+        if out.len() != self.arrays.len() {
+            let keys: Vec<String> = self
+                .arrays
+                .iter()
+                .map(|array| array.key.to_string())
+                .collect();
+            let got = out.keys().to_string();
+            return Err(Error::argument("out", format!("the keys {keys:?}"), got).into());
+        }
+        let arrays = self.arrays.iter().map(|array| {
+            let name = || format!("out[{:?}]", array.key.to_string());
+            let dtype = array.dtype.bind(out.py());
+            match out.get_item(&array.key)? {
+                Some(value) => OutArray::of_caller(name, &value, leading, &array.shape, dtype),
+                None => Err(Error::argument(name(), "an array", "no such key").into()),
+            }
+        });
+        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
+        check_apart(&arrays)?;
+        Ok(arrays)
+    }
+
+    fn named<'py>(
+        &self,
+        py: Python<'py>,
+        arrays: Vec<OutArray<'py>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let batch = PyDict::new(py);
+        for (BatchArray { key, .. }, array) in self.arrays.iter().zip(arrays) {
+            batch.set_item(key, array.into_array())?;
+        }
+        Ok(batch)
     }
 }
 
