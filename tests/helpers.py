@@ -145,3 +145,9 @@ def run_python(code, *arguments):
         output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     return output
+
+
+def refused_with(said, function, *arguments, **options):
+    """The call is a ValueError whose message matches `said`."""
+    with pytest.raises(ValueError, match=f"(?s){said}"):
+        function(*arguments, **options)

@@ -30,7 +30,7 @@ import gymnasium  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
-from torch.utils.data import BatchSampler, DataLoader, SubsetRandomSampler  # noqa: E402
+from torch.utils.data import DataLoader, SubsetRandomSampler  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 Array = NDArray[Any]
@@ -319,14 +319,13 @@ def split_episodes(buffer: OnlineBuffer) -> tuple[list[int], list[int]]:
 
 
 def item_loader(buffer: OnlineBuffer, positions: list[int], batch_size: int) -> DataLoader[Any]:
-    """The plain `DataLoader`: it asks the buffer for one item at a time and collates them."""
+    """The plain `DataLoader`, which splits what the buffer reads and collates it again."""
     return DataLoader(buffer, batch_size=batch_size, sampler=SubsetRandomSampler(positions))
 
 
 def batch_loader(buffer: OnlineBuffer, positions: list[int], batch_size: int) -> DataLoader[Any]:
-    """A `DataLoader` that asks the buffer for a whole batch at a time, which is faster."""
-    sampler = BatchSampler(SubsetRandomSampler(positions), batch_size, drop_last=False)
-    return DataLoader(buffer, batch_size=None, sampler=sampler)
+    """The buffer's own `DataLoader`, which hands on whole batches."""
+    return buffer.loader(batch_size, sampler=SubsetRandomSampler(positions))
 
 
 def time_sampling(loader: DataLoader[Any]) -> Rate:
@@ -422,9 +421,9 @@ def demonstrate(task: Task, directory: Path, *, seconds: float, episodes: int, s
         held_out = batch_loader(buffer, unseen, task.batch_size)
         batch = next(iter(items))
         print(f"  a batch of {task.batch_size} frames with their windows:", *table(batch), sep="\n")
-        print(f"  insert, one episode a call:           {inserted}")
-        print(f"  sampling, DataLoader item by item:    {time_sampling(items)}")
-        print(f"  sampling, DataLoader batch by batch:  {time_sampling(batches)}")
+        print(f"  insert, one episode a call:    {inserted}")
+        print(f"  sampling, DataLoader(buffer):  {time_sampling(items)}")
+        print(f"  sampling, buffer.loader():     {time_sampling(batches)}")
         policy = task.build_policy()
         result = fit(task, policy, batches, held_out, seconds)
     print(f"  behaviour cloning: {result.batches} batches in {result.seconds:.1f} s")

@@ -197,7 +197,7 @@ class OnlineBuffer(_Base):
         """
         if not isinstance(data, Mapping) and not hasattr(data, "keys"):
             raise TypeError(refused("data", "a dict of arrays", _arguments.describe(data)))
-        arrays = {key: to_numpy(data[key], f"data[{key!r}]") for key in self._keys if key in data}
+        arrays = {key: _column(data[key], key) for key in self._keys if key in data}
         index_shift, episode_shift = self._core.append(arrays)
         _shift_in_place(data[self.INDEX_KEY], index_shift)
         _shift_in_place(data[self.EPISODE_INDEX_KEY], episode_shift)
@@ -474,16 +474,21 @@ def _checked_output(output: Output | None) -> Output:
     return output
 
 
+def _column(values: Any, key: str) -> Array:
+    return values if type(values) is np.ndarray else to_numpy(values, f"data[{key!r}]")
+
+
 def _shift_in_place(values: object, shift: int) -> None:
     """Add `shift` to the caller's array if it is one that can take it."""
-    if shift == 0 or not isinstance(values, np.ndarray):
+    if not isinstance(values, np.ndarray) or not values.flags.writeable or shift == 0:
         return
-    if not values.flags.writeable or values.dtype.kind not in "iu":
-        return
-    limits = np.iinfo(values.dtype)
-    if limits.min <= int(values.min()) + shift and int(values.max()) + shift <= limits.max:
-        # Cast first: unsigned arrays take no negative shift, but wrap around to the same result.
-        values += np.asarray(shift).astype(values.dtype)
+    if values.dtype == np.int64:
+        values += shift  # the core has stored the sums in this type
+    elif values.dtype.kind in "iu":
+        limits = np.iinfo(values.dtype)
+        if limits.min <= int(values.min()) + shift and int(values.max()) + shift <= limits.max:
+            # Cast first: unsigned arrays take no negative shift, but wrap to the same result.
+            values += np.asarray(shift).astype(values.dtype)
 
 
 def _single(index: object) -> int | None:

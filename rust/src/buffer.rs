@@ -80,7 +80,7 @@ impl Buffer {
     }
 
     /// Inserts whole episodes and says how their numbers were shifted.
-    pub fn append(&self, batch: &Batch<'_>) -> Result<Shift> {
+    pub fn append(&self, batch: Batch<'_>) -> Result<Shift> {
         let mut slot = self.writer_slot();
         if !slot.as_ref().is_some_and(Writer::is_ours) {
             *slot = None; // a forked child's copy of its parent's writer, if any
@@ -298,6 +298,7 @@ impl Buffer {
 mod tests {
     use super::*;
     use crate::map::tests::initialised;
+    use crate::rows::{Dim, Rows};
     use crate::spec::{DType, Field};
     use crate::state::StateWriter;
     use std::collections::BTreeMap;
@@ -335,10 +336,16 @@ mod tests {
             times,                       // timestamp
             int64s((first..first + len).flat_map(|value| [value; 3])), // value
         ];
-        let rows = columns.iter().map(Vec::as_slice).collect();
-        buffer
-            .append(&Batch::new(&buffer.manifest().spec, rows, len as usize).unwrap())
-            .unwrap();
+        let rows = columns.iter().zip(buffer.manifest().spec.columns());
+        let rows = rows.map(|(bytes, column)| {
+            let strides = [column.row_bytes, 8].map(|stride| stride as isize);
+            let lens = [len as usize, column.row_bytes / 8];
+            let dims = lens.into_iter().zip(strides);
+            let dims = dims.map(|(len, stride)| Dim { len, stride }).collect();
+            Rows::new(bytes, 0, dims, column.field.dtype, false).unwrap()
+        });
+        let batch = Batch::new(&buffer.manifest().spec, rows.collect()).unwrap();
+        buffer.append(batch).unwrap();
     }
 
     fn words(bytes: &[MaybeUninit<u8>]) -> Vec<i64> {

@@ -9,57 +9,63 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::directory::{Directory, NEXT_INDEX_FILE, OCCUPANCY_MASK_FILE};
-use crate::episodes::{Episodes, Misfit};
 use crate::error::{Error, Result};
 use crate::format::Record;
 use crate::lock::WriterLock;
 use crate::map::WriteMap;
 use crate::ring::{Frames, Ring, Seq};
-use crate::spec::{EPISODE_INDEX_KEY, INDEX_KEY, Spec, TIMESTAMP_KEY};
+use crate::rows::Rows;
+use crate::spec::{DType, EPISODE_INDEX_KEY, INDEX_KEY, OwnColumns, Spec, TIMESTAMP_KEY};
 use crate::state::StateWriter;
 
-/// Whole episodes to insert: for each column, in the spec's order, the rows' bytes.
+/// Whole episodes to insert: for each column, in the spec's order, its rows.
 pub struct Batch<'a> {
-    rows: Vec<&'a [u8]>,
+    rows: Vec<Rows<'a>>,
     len: usize,
     episodes: u64,
-    last_index: i64,
-    largest_index: i64,
-    last_episode: i64,
+    index: Numbers,
+    episode_index: Numbers,
+}
+
+/// What must be known of a column of numbers that will be shifted.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    smallest: i64,
+    largest: i64,
+    last: i64,
 }
 
 impl<'a> Batch<'a> {
-    /// Checks `len` frames, given as one run of bytes per column of `spec`.
-    pub fn new(spec: &Spec, rows: Vec<&'a [u8]>, len: usize) -> Result<Self> {
-        for (column, bytes) in spec.columns().iter().zip(&rows) {
-            if bytes.len() != column.row_bytes * len {
+    /// Checks rows, whose types cast to those of `spec`'s columns.
+    pub fn new(spec: &Spec, mut rows: Vec<Rows<'a>>) -> Result<Self> {
+        let len = rows.first().map_or(0, Rows::len);
+        for (column, rows) in spec.columns().iter().zip(&rows) {
+            let row_len = column.row_bytes / column.field.dtype.size();
+            if (rows.len(), rows.row_len()) != (len, row_len) {
                 return Err(Error::argument(
                     format!("data[{:?}]", column.key),
-                    format!("{} bytes for {len} frames", column.row_bytes * len),
-                    bytes.len().to_string(),
+                    format!("{len} frames of {row_len} elements"),
+                    format!("{} frames of {} elements", rows.len(), rows.row_len()),
                 ));
             }
         }
         let own = spec.own();
-        let mut batch = Self {
-            rows,
-            len,
-            episodes: 0,
-            last_index: -1,
-            largest_index: -1,
-            last_episode: -1,
-        };
-        if len == 0 {
-            return Ok(batch);
+        for column in [own.index, own.episode_index, own.timestamp] {
+            // What is checked must be what is written, even if the caller changes it meanwhile.
+            rows[column] = rows[column].converted(spec.columns()[column].field.dtype);
         }
-        check_first(INDEX_KEY, int64s(batch.rows[own.index]))?;
-        check_first(EPISODE_INDEX_KEY, int64s(batch.rows[own.episode_index]))?;
-        batch.last_index = int64s(batch.rows[own.index]).last().unwrap_or(-1);
-        batch.largest_index = int64s(batch.rows[own.index]).max().unwrap_or(-1);
-        let episodes = check_episodes(batch.rows[own.episode_index], batch.rows[own.timestamp])?;
-        batch.episodes = episodes.len() as u64;
-        batch.last_episode = episodes.iter().last().map_or(-1, |episode| episode.number);
-        Ok(batch)
+        let bytes = |column: usize| rows[column].bytes(spec.columns()[column].field.dtype);
+        let (index, episode_index) = (bytes(own.index), bytes(own.episode_index));
+        check_first(INDEX_KEY, int64s(&index))?;
+        check_first(EPISODE_INDEX_KEY, int64s(&episode_index))?;
+        check_timestamps(int64s(&bytes(own.timestamp)).map(|bits| f64::from_bits(bits as u64)))?;
+        Ok(Self {
+            len,
+            episodes: count_episodes(int64s(&episode_index))?,
+            index: Numbers::of(int64s(&index)),
+            episode_index: Numbers::of(int64s(&episode_index)),
+            rows,
+        })
     }
 
     /// The number of frames.
@@ -73,12 +79,38 @@ impl<'a> Batch<'a> {
     }
 }
 
-fn int64s(bytes: &[u8]) -> impl Iterator<Item = i64> + '_ {
-    bytes
-        .as_chunks::<8>()
-        .0
-        .iter()
-        .map(|bytes| i64::from_le_bytes(*bytes))
+impl Numbers {
+    fn of(values: impl DoubleEndedIterator<Item = i64> + Clone) -> Self {
+        Self {
+            smallest: values.clone().min().unwrap_or(0),
+            largest: values.clone().max().unwrap_or(0),
+            last: values.clone().next_back().unwrap_or(0),
+        }
+    }
+
+    /// What the next batch's numbers begin with if these are shifted, and if all of them fit.
+    fn next(&self, key: &str, shift: i64) -> Result<i64> {
+        let fits = |value: i64| value.checked_add(shift).is_some();
+        let next = self
+            .last
+            .checked_add(shift)
+            .and_then(|last| last.checked_add(1));
+        next.filter(|_| fits(self.smallest) && fits(self.largest))
+            .ok_or_else(|| {
+                Error::argument(
+                    format!("data[{key:?}]"),
+                    format!(
+                        "values that fit int64 after {shift} is added, and the last one plus 1"
+                    ),
+                    format!("values from {} to {}", self.smallest, self.largest),
+                )
+            })
+    }
+}
+
+fn int64s(bytes: &[u8]) -> impl DoubleEndedIterator<Item = i64> + Clone {
+    let words = bytes.as_chunks::<8>().0.iter();
+    words.map(|bytes| i64::from_le_bytes(*bytes))
 }
 
 fn check_first(key: &str, mut values: impl Iterator<Item = i64>) -> Result<()> {
@@ -92,27 +124,39 @@ fn check_first(key: &str, mut values: impl Iterator<Item = i64>) -> Result<()> {
     }
 }
 
-/// Indexes the frames as if they were alone, which is what they must be fit for.
-fn check_episodes(numbers: &[u8], timestamps: &[u8]) -> Result<Episodes> {
-    let mut episodes = Episodes::empty_at(Seq(0), None);
-    let timestamps = int64s(timestamps).map(|bits| f64::from_bits(bits.cast_unsigned()));
-    for (frame, (number, timestamp)) in int64s(numbers).zip(timestamps).enumerate() {
-        episodes
-            .push(number, timestamp)
-            .map_err(|misfit| match misfit {
-                Misfit::EpisodeDecreases { before, found } => Error::argument(
-                    format!("data[{EPISODE_INDEX_KEY:?}]"),
-                    "whole episodes in order, so that no value is less than the one before",
-                    format!("{found} after {before} at frame {frame}"),
-                ),
-                Misfit::TimestampNotFinite(timestamp) => Error::argument(
-                    format!("data[{TIMESTAMP_KEY:?}]"),
-                    "finite seconds",
-                    format!("{timestamp} at frame {frame}"),
-                ),
-            })?;
+fn check_timestamps(mut timestamps: impl Iterator<Item = f64> + Clone) -> Result<()> {
+    // Looked at all at once first, which takes far less time than one by one.
+    if timestamps
+        .clone()
+        .fold(true, |all, time| all & time.is_finite())
+    {
+        return Ok(());
     }
-    Ok(episodes)
+    match timestamps.clone().find(|time| !time.is_finite()) {
+        None => Ok(()),
+        Some(other) => Err(Error::argument(
+            format!("data[{TIMESTAMP_KEY:?}]"),
+            "finite seconds",
+            format!(
+                "{other} at frame {}",
+                timestamps.position(|time| !time.is_finite()).unwrap_or(0)
+            ),
+        )),
+    }
+}
+
+/// The number of episodes, if each lies in one piece.
+fn count_episodes(numbers: impl Iterator<Item = i64> + Clone) -> Result<u64> {
+    let pairs = || numbers.clone().zip(numbers.clone().skip(1)).enumerate();
+    if let Some((frame, (before, found))) = pairs().find(|(_, (number, next))| next < number) {
+        return Err(Error::argument(
+            format!("data[{EPISODE_INDEX_KEY:?}]"),
+            "whole episodes in order, so that no value is less than the one before",
+            format!("{found} after {before} at frame {}", frame + 1),
+        ));
+    }
+    let changes = pairs().filter(|(_, (number, next))| number != next).count() as u64;
+    Ok(changes + u64::from(numbers.clone().next().is_some()))
 }
 
 /// What was added to the batch's `index` and `episode_index`.
@@ -129,10 +173,8 @@ pub struct Shift {
 pub struct Writer {
     lock: WriterLock,
     ring: Ring,
-    columns: Vec<WriteMap>,
-    row_bytes: Vec<usize>,
-    /// Positions of `index` and `episode_index`.
-    shifted: [usize; 2],
+    columns: Vec<WriteColumn>,
+    own: OwnColumns,
     state: StateWriter,
     next_index: WriteMap,
     occupancy_mask: WriteMap,
@@ -145,18 +187,18 @@ impl Writer {
         let (path, spec) = (&directory.path, &directory.manifest.spec);
         let capacity = directory.manifest.capacity;
         let columns = spec.columns().iter().map(|column| {
-            WriteMap::open(&path.join(column.file_name()), column.row_bytes * capacity)
+            let file = path.join(column.file_name());
+            Ok(WriteColumn {
+                map: WriteMap::open(&file, column.row_bytes * capacity)?,
+                dtype: column.field.dtype,
+                row_bytes: column.row_bytes,
+            })
         });
         let mut writer = Self {
             lock,
             ring: Ring::new(capacity),
             columns: columns.collect::<Result<_>>()?,
-            row_bytes: spec
-                .columns()
-                .iter()
-                .map(|column| column.row_bytes)
-                .collect(),
-            shifted: [spec.own().index, spec.own().episode_index],
+            own: spec.own(),
             state: StateWriter::open(path)?,
             next_index: WriteMap::open(&path.join(NEXT_INDEX_FILE), 8)?,
             occupancy_mask: WriteMap::open(&path.join(OCCUPANCY_MASK_FILE), capacity)?,
@@ -174,11 +216,13 @@ impl Writer {
     }
 
     /// Inserts a batch after the frames of `record`, the one in force.
-    pub fn append(&mut self, record: &Record, batch: &Batch<'_>) -> Result<Shift> {
+    pub fn append(&mut self, record: &Record, mut batch: Batch<'_>) -> Result<Shift> {
         if batch.is_empty() {
             return Ok(Shift::default());
         }
-        let (shift, next) = self.plan(record, batch)?;
+        let (shift, next) = self.plan(record, &batch)?;
+        batch.rows[self.own.index].add(shift.index);
+        batch.rows[self.own.episode_index].add(shift.episode);
         let publish = Record {
             generation: record.generation + 1,
             live: Frames {
@@ -199,7 +243,7 @@ impl Writer {
             },
             false,
         );
-        self.write_columns(publish.writing, batch, shift);
+        self.write_columns(publish.writing, &batch);
         self.state.store(&next);
         self.mirror(publish.writing, true);
         self.finish_mirror(&next);
@@ -212,35 +256,12 @@ impl Writer {
             index: record.next_index,
             episode: record.next_episode,
         };
-        let after = |key: &str, largest: i64, last: i64, shift: i64| {
-            // The largest must fit, and so must the number after the last.
-            largest
-                .checked_add(shift)
-                .and_then(|_| last.checked_add(shift)?.checked_add(1))
-                .ok_or_else(|| {
-                    Error::argument(
-                        format!("data[{key:?}]"),
-                        format!("values that fit int64 after {shift} is added"),
-                        largest.max(last).to_string(),
-                    )
-                })
-        };
         let next = Record {
             generation: record.generation + 2,
             live: self.ring.live_after(record.live, batch.len as u64),
             episodes: record.episodes + batch.episodes,
-            next_index: after(
-                INDEX_KEY,
-                batch.largest_index,
-                batch.last_index,
-                shift.index,
-            )?,
-            next_episode: after(
-                EPISODE_INDEX_KEY,
-                batch.last_episode,
-                batch.last_episode,
-                shift.episode,
-            )?,
+            next_index: batch.index.next(INDEX_KEY, shift.index)?,
+            next_episode: batch.episode_index.next(EPISODE_INDEX_KEY, shift.episode)?,
             writing: Frames {
                 first: Seq(record.live.end.0 + batch.len as u64),
                 end: Seq(record.live.end.0 + batch.len as u64),
@@ -250,20 +271,13 @@ impl Writer {
     }
 
     /// Writes the last `frames.len()` frames of the batch into the slots of `frames`.
-    fn write_columns(&mut self, frames: Frames, batch: &Batch<'_>, shift: Shift) {
-        let runs = self.ring.runs(frames.first, frames.len());
-        let skipped = batch.len - frames.len();
-        for (position, rows) in batch.rows.iter().enumerate() {
-            let row_bytes = self.row_bytes[position];
-            let mut rest = &rows[skipped * row_bytes..];
-            for run in &runs {
-                let (rows, others) = rest.split_at(run.len() * row_bytes);
-                match self.shifted.iter().position(|&shifted| shifted == position) {
-                    Some(0) => write_shifted(&self.columns[position], run, rows, shift.index),
-                    Some(_) => write_shifted(&self.columns[position], run, rows, shift.episode),
-                    None => self.columns[position].write(run.start * row_bytes, rows),
-                }
-                rest = others;
+    fn write_columns(&mut self, frames: Frames, batch: &Batch<'_>) {
+        let mut first = batch.len - frames.len();
+        for run in self.ring.runs(frames.first, frames.len()) {
+            let rows = first..first + run.len();
+            first = rows.end;
+            for (column, source) in self.columns.iter_mut().zip(&batch.rows) {
+                column.write(run.start, source, rows.clone());
             }
         }
     }
@@ -287,8 +301,21 @@ impl Writer {
     }
 }
 
-fn write_shifted(column: &WriteMap, run: &Range<usize>, rows: &[u8], shift: i64) {
-    for (word, value) in column.words()[run.clone()].iter().zip(int64s(rows)) {
-        word.store((value + shift).cast_unsigned(), Ordering::Relaxed);
+/// One column, mapped for writing.
+#[derive(Debug)]
+struct WriteColumn {
+    map: WriteMap,
+    dtype: DType,
+    row_bytes: usize,
+}
+
+impl WriteColumn {
+    /// Writes some rows into the slots from `slot` on.
+    fn write(&mut self, slot: usize, source: &Rows<'_>, rows: Range<usize>) {
+        let mut at = slot * self.row_bytes;
+        source.for_each_block(rows, self.dtype, |block| {
+            self.map.write(at, block);
+            at += block.len();
+        });
     }
 }

@@ -7,6 +7,7 @@
 //! `unsafe` is confined to [`map`] (files as memory) and `bindings::arrays` (NumPy memory).
 
 pub mod buffer;
+pub mod cast;
 pub mod commit;
 pub mod directory;
 pub mod episodes;
@@ -18,6 +19,7 @@ pub mod map;
 pub mod offsets;
 pub mod plan;
 pub mod ring;
+pub mod rows;
 pub mod sampling;
 pub mod search;
 pub mod spec;

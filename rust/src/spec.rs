@@ -46,7 +46,8 @@ pub enum DType {
 }
 
 impl DType {
-    const ALL: [(Self, &'static str, usize); 14] = [
+    /// All of them, with their NumPy names and bytes per element.
+    pub const ALL: [(Self, &'static str, usize); 14] = [
         (Self::Bool, "bool", 1),
         (Self::Int8, "int8", 1),
         (Self::Int16, "int16", 2),
@@ -79,6 +80,17 @@ impl DType {
     /// The NumPy name.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
+    }
+
+    /// NumPy's letter for the kind of type.
+    pub fn kind_code(self) -> u8 {
+        match self {
+            Self::Bool => b'b',
+            Self::Int8 | Self::Int16 | Self::Int32 | Self::Int64 => b'i',
+            Self::UInt8 | Self::UInt16 | Self::UInt32 | Self::UInt64 => b'u',
+            Self::Float16 | Self::Float32 | Self::Float64 => b'f',
+            Self::Complex64 | Self::Complex128 => b'c',
+        }
     }
 
     /// Bytes per element.

@@ -7,13 +7,15 @@ use std::mem::MaybeUninit;
 use numpy::npyffi::array::PY_ARRAY_API;
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NpyTypes, get_type_object, npy_intp};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::PyMemoryError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use crate::cast::is_allowed;
 use crate::error::{Error, Result};
-use crate::spec::ColumnSpec;
+use crate::rows::{Dim, Rows};
+use crate::spec::{ColumnSpec, DType};
 
 /// A C-contiguous array to be filled as bytes.
 pub struct OutArray<'py>(Bound<'py, PyUntypedArray>);
@@ -129,39 +131,72 @@ pub fn check_apart(arrays: &[OutArray<'_>]) -> Result<()> {
     ))
 }
 
-/// The rows of one column of an insert, C-contiguous and of the column's dtype.
-pub struct Rows<'py>(Bound<'py, PyUntypedArray>);
+/// The caller's rows for one column of an insert.
+pub struct InArray<'py>(Bound<'py, PyUntypedArray>, DType);
 
-impl<'py> Rows<'py> {
-    /// `array` as rows of `column`, cast and copied only where it must be.
+impl<'py> InArray<'py> {
+    /// `array` as rows of `column`. One whose type the core does not know is cast by NumPy.
     pub fn new(
         column: &ColumnSpec,
         dtype: &Bound<'py, PyArrayDescr>,
         array: &Bound<'py, PyUntypedArray>,
     ) -> PyResult<Self> {
         check_shape(column, array.shape())?;
-        if array.is_c_contiguous() && array.dtype().is_equiv_to(dtype) {
-            return Ok(Self(array.clone()));
+        let own = column.field.dtype;
+        match dtype_of(&array.dtype()) {
+            Some(from) if is_allowed(from, own) => Ok(Self(array.clone(), from)),
+            None if can_cast(array, dtype)? => {
+                let cast = array.call_method1(intern!(array.py(), "astype"), (dtype,))?;
+                Ok(Self(cast.cast_into()?, own))
+            }
+            _ => Err(Error::argument(
+                format!("data[{:?}]", column.key),
+                format!("a dtype that casts to {} within its kind", own.name()),
+                array.dtype().to_string(),
+            )
+            .into()),
         }
-        check_cast(column, dtype, array)?;
-        let converted = array.call_method1(intern!(array.py(), "astype"), (dtype, "C"))?;
-        Ok(Self(converted.cast_into()?))
     }
 
     /// The rows' memory.
-    pub fn bytes(&self) -> &[u8] {
-        let len = self.0.len() * self.0.dtype().itemsize();
-        if len == 0 {
-            return &[];
+    pub fn rows(&self) -> PyResult<Rows<'_>> {
+        let (array, dtype) = (&self.0, self.1);
+        let dims: Vec<Dim> = std::iter::zip(array.shape(), array.strides())
+            .map(|(&len, &stride)| Dim { len, stride })
+            .collect();
+        let (mut below, mut len) = (0, 0);
+        if !array.is_empty() {
+            let reaches = dims.iter().map(|dim| dim.stride * (dim.len as isize - 1));
+            let (back, ahead): (Vec<isize>, Vec<isize>) = reaches.partition(|reach| *reach < 0);
+            below = back.iter().sum::<isize>().unsigned_abs();
+            len = below + ahead.iter().sum::<isize>().unsigned_abs() + dtype.size();
         }
-        // SAFETY: `new` made sure that the array is C-contiguous, so `len` initialised bytes begin
-        // at `data`, and `self` keeps it alive. Python code that writes to the array meanwhile
-        // changes values only; any value is valid.
-        unsafe {
-            let data = (*self.0.as_array_ptr()).fields.data;
-            std::slice::from_raw_parts(data.cast_const().cast(), len)
-        }
+        // SAFETY: NumPy's invariant is that every element of an array lies in its memory, so all
+        // between the first and the last of them does; `self` keeps it alive. What lies between
+        // elements is not read. Python code that writes to the array meanwhile changes values
+        // only; any value is valid.
+        let memory = unsafe {
+            let data = (*array.as_array_ptr())
+                .fields
+                .data
+                .cast_const()
+                .cast::<u8>();
+            match len {
+                0 => &[],
+                _ => std::slice::from_raw_parts(data.sub(below), len),
+            }
+        };
+        let big_endian = array.dtype().byteorder() == b'>';
+        Rows::new(memory, below, dims, dtype, big_endian)
+            .ok_or_else(|| PyValueError::new_err("an array that lies outside of its memory"))
     }
+}
+
+/// The core's name for a NumPy type, in either byte order.
+fn dtype_of(dtype: &Bound<'_, PyArrayDescr>) -> Option<DType> {
+    let (kind, size) = (dtype.kind(), dtype.itemsize());
+    let mut known = DType::ALL.iter().map(|entry| entry.0);
+    known.find(|own| own.kind_code() == kind && own.size() == size)
 }
 
 fn check_shape(column: &ColumnSpec, shape: &[usize]) -> Result<()> {
@@ -176,26 +211,10 @@ fn check_shape(column: &ColumnSpec, shape: &[usize]) -> Result<()> {
     ))
 }
 
-fn check_cast(
-    column: &ColumnSpec,
-    dtype: &Bound<'_, PyArrayDescr>,
-    array: &Bound<'_, PyUntypedArray>,
-) -> PyResult<()> {
+fn can_cast(array: &Bound<'_, PyUntypedArray>, dtype: &Bound<'_, PyArrayDescr>) -> PyResult<bool> {
     static CAN_CAST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let can_cast = CAN_CAST.import(array.py(), "numpy", "can_cast")?;
-    if can_cast
+    can_cast
         .call1((array.dtype(), dtype, "same_kind"))?
-        .extract()?
-    {
-        return Ok(());
-    }
-    Err(Error::argument(
-        format!("data[{:?}]", column.key),
-        format!(
-            "a dtype that casts to {} within its kind",
-            column.field.dtype.name()
-        ),
-        array.dtype().to_string(),
-    )
-    .into())
+        .extract()
 }

@@ -7,7 +7,7 @@ use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethod
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use super::arrays::{OutArray, Rows, check_apart};
+use super::arrays::{InArray, OutArray, check_apart};
 use super::detach;
 use crate::buffer;
 use crate::commit::Batch;
@@ -140,15 +140,15 @@ impl Buffer {
         if len == 0 {
             return Ok((0, 0));
         }
-        let rows = self
+        let arrays = self
             .columns_with(&arrays)
             .zip(&self.dtypes)
-            .map(|((column, array), dtype)| Rows::new(column, dtype.bind(py), array));
-        let rows = rows.collect::<PyResult<Vec<_>>>()?;
-        let bytes: Vec<&[u8]> = rows.iter().map(Rows::bytes).collect();
+            .map(|((column, array), dtype)| InArray::new(column, dtype.bind(py), array))
+            .collect::<PyResult<Vec<_>>>()?;
+        let rows = arrays.iter().map(InArray::rows).collect::<PyResult<_>>()?;
         let shift = detach(py, || {
             self.inner
-                .append(&Batch::new(&self.inner.manifest().spec, bytes, len)?)
+                .append(Batch::new(&self.inner.manifest().spec, rows)?)
         })?;
         Ok((shift.index, shift.episode))
     }
