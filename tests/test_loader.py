@@ -1,6 +1,7 @@
 """DataLoaders over a buffer: the buffer's own, and torch's as users write it."""
 
 import multiprocessing
+import zlib
 
 import numpy as np
 import pytest
@@ -176,7 +177,7 @@ def test_a_child_reads_large_batches_after_the_parent_did(tmp_path, method):
     expected = buffer.get_batch(range(128))  # 7 MB: shared among threads where there are some
     context = multiprocessing.get_context(method)
     queue = context.SimpleQueue()
-    child = context.Process(target=read_sums, args=(buffer, queue))
+    child = context.Process(target=read_sums, args=(buffer, queue), daemon=True)
     child.start()
     child.join(60)
     assert child.exitcode == 0
@@ -192,5 +193,5 @@ def read_sums(buffer, queue):
 
 
 def checksums(batch):
-    """Small enough to be sent."""
-    return {key: value.double().sum().item() for key, value in batch.items()}
+    """Small enough to be sent. Not by torch, whose own threads a forked child waits for in vain."""
+    return {key: zlib.crc32(value.numpy().tobytes()) for key, value in batch.items()}
