@@ -1,47 +1,50 @@
-"""What fastbuffer is measured against: the same work in plain NumPy."""
+"""What fastbuffer is measured against: the same work in plain NumPy, torchrl and cpprb."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 
+from benches.workloads import EPISODE, FPS, all_fields
+
 
 class PerItemNumpyBuffer:
-    """The behaviour of the NumPy implementation: one item at a time, by a scan of all slots."""
+    """The NumPy implementation that fastbuffer replaces: its bookkeeping, one item at a time."""
 
-    def __init__(self, directory, spec, capacity, fps, delta_timestamps):
-        own = {key: {"shape": (), "dtype": np.int64} for key in ("index", "frame_index")}
-        own["episode_index"] = {"shape": (), "dtype": np.int64}
-        own["timestamp"] = {"shape": (), "dtype": np.float64}
+    def __init__(self, directory, workload, capacity):
         Path(directory).mkdir(parents=True)
+
+        def column(key, dtype, shape):
+            return np.memmap(Path(directory) / key, dtype, "w+", shape=shape)
+
         self.columns = {
-            key: np.memmap(
-                Path(directory) / key, field["dtype"], "w+", shape=(capacity, *field["shape"])
-            )
-            for key, field in (spec | own).items()
+            key: column(key, field["dtype"], (capacity, *field["shape"]))
+            for key, field in all_fields(workload.spec).items()
         }
-        self.occupied = np.memmap(
-            Path(directory) / "_occupancy_mask", bool, "w+", shape=(capacity,)
-        )
-        self.next_index = 0
+        self.occupied = column("_occupancy_mask", bool, (capacity,))
+        self.next_index = column("_next_index", np.int64, ())
         self.capacity = capacity
-        self.tolerance = 1 / fps - 1e-4
-        self.deltas = {key: np.array(value) for key, value in delta_timestamps.items()}
+        self.tolerance = 1 / FPS - 1e-4
+        self.deltas = {key: np.array(value) for key, value in workload.deltas.items()}
 
     def add_data(self, data):
         """Insert frames with shifted numbers, in two parts where they wrap."""
-        if self.occupied.any():
-            for key in ("index", "episode_index"):
-                data[key] += self.columns[key][self.next_index - 1] + 1
         n = len(data["index"])
-        until_end = min(n, self.capacity - self.next_index)
+        start = int(self.next_index)
+        if np.count_nonzero(self.occupied) > 0:
+            for key in ("index", "episode_index"):
+                data[key] += self.columns[key][start - 1] + 1
+        until_end = min(n, self.capacity - start)
         for key, column in self.columns.items():
-            column[self.next_index : self.next_index + until_end] = data[key][:until_end]
-            column[: n - until_end] = data[key][until_end:]
-        self.occupied[self.next_index : self.next_index + until_end] = True
-        self.occupied[: n - until_end] = True
-        self.next_index = (self.next_index + n) % self.capacity
+            column[start : start + until_end] = data[key][:until_end]
+            self.occupied[start : start + until_end] = True
+            if until_end < n:
+                column[: n - until_end] = data[key][until_end:]
+                self.occupied[: n - until_end] = True
+        self.next_index[...] = (start + n) % self.capacity
 
     def __getitem__(self, i):
+        """The frame in slot `i`, with its windows."""
         item = {key: column[i] for key, column in self.columns.items()}
         same_episode = self.columns["episode_index"] == item["episode_index"]
         slots = np.flatnonzero(same_episode & self.occupied)
@@ -55,6 +58,49 @@ class PerItemNumpyBuffer:
         return item
 
 
+class VectorisedNumpyReader:
+    """Batches of windows by fancy indexing: as fast as NumPy gets with everything known before.
+
+    The bounds of every frame's episode and the deltas as whole numbers of frames are computed once,
+    and the buffer neither grows nor wraps meanwhile.
+    """
+
+    def __init__(self, columns, workload):
+        frames = np.arange(len(columns["index"]))
+        self.columns = {key: np.asarray(column) for key, column in columns.items()}
+        self.first = frames // EPISODE * EPISODE
+        self.last = self.first + EPISODE - 1
+        self.offsets = {
+            key: np.rint(np.array(deltas) * FPS).astype(np.int64)
+            for key, deltas in workload.deltas.items()
+        }
+
+    def batch(self, indices):
+        """Each column's rows, windows clamped to their episodes, and pad masks."""
+        first, last = self.first[indices][:, None], self.last[indices][:, None]
+        batch = {}
+        for key, column in self.columns.items():
+            rows = indices
+            if key in self.offsets:
+                wanted = indices[:, None] + self.offsets[key]
+                rows = np.clip(wanted, first, last)
+                batch[f"{key}_is_pad"] = rows != wanted
+            batch[key] = self.rows(column, rows)
+        return batch
+
+    def rows(self, column, rows):
+        """The rows of a column."""
+        return column[rows]
+
+
+class TakingNumpyReader(VectorisedNumpyReader):
+    """The same with `take`, which copies rows faster than an index does."""
+
+    def rows(self, column, rows):
+        """The rows of a column."""
+        return column.take(rows, axis=0)
+
+
 def per_episode_weights(episode_index, drop_n_last_frames):
     """Uniform weights over all but the last frames of each episode, by one mask per episode."""
     weights = np.zeros(len(episode_index), np.float32)
@@ -62,3 +108,33 @@ def per_episode_weights(episode_index, drop_n_last_frames):
         frames = np.flatnonzero(episode_index == episode)
         weights[frames[: len(frames) - drop_n_last_frames]] = 1
     return weights / weights.sum()
+
+
+def torchrl_slices(directory, data, slices, steps):
+    """A function that draws windows of consecutive frames with torchrl."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+        from tensordict import TensorDict
+        from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
+        from torchrl.data.replay_buffers.samplers import SliceSampler
+
+        buffer = TensorDictReplayBuffer(
+            storage=LazyMemmapStorage(len(data["index"]), scratch_dir=str(directory)),
+            sampler=SliceSampler(slice_len=steps, traj_key="episode_index", cache_values=True),
+            batch_size=slices * steps,
+        )
+        columns = {key: torch.from_numpy(value) for key, value in data.items()}
+        buffer.extend(TensorDict(columns, batch_size=[len(data["index"])]))
+    return buffer.sample
+
+
+def cpprb_frames(data, batch):
+    """A function that draws single frames with cpprb, from memory."""
+    from cpprb import ReplayBuffer
+
+    keys = {key.replace(".", "_"): value for key, value in data.items()}
+    spec = {key: {"shape": v.shape[1:] or 1, "dtype": v.dtype} for key, v in keys.items()}
+    buffer = ReplayBuffer(len(data["index"]), spec)
+    buffer.add(**keys)
+    return lambda: buffer.sample(batch)

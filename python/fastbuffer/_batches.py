@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastbuffer._arguments import describe, refused
-from fastbuffer._tensors import Array, to_torch, torch_is_installed
+from fastbuffer._tensors import Array, to_tensors, torch_is_installed
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -43,7 +43,7 @@ class EmptyBatch(dict[str, Any]):
     """Tensors over the memory of arrays, which are found again while the tensors keep it."""
 
     def __init__(self, arrays: dict[str, Array]) -> None:
-        super().__init__({key: to_torch(array, key) for key, array in arrays.items()})
+        super().__init__(to_tensors(arrays))
         self._arrays = arrays
         self._addresses = self._addresses_now()
 
@@ -90,17 +90,17 @@ def shared_batch(template: dict[str, Array]) -> "tuple[Batch, dict[str, Array]]"
     """
     import torch
 
-    places = []
+    likes = to_tensors(template)
+    starts = {}
     size = 0
     for key, array in template.items():
-        places.append((key, size, array))
+        starts[key] = size
         size += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
     # As torch's own collate function has its batches.
     storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
     block = torch.empty(0, dtype=torch.uint8).set_(storage)
     batch: Batch = {
-        key: _view(block, start, to_torch(like, key).dtype, like.shape)
-        for key, start, like in places
+        key: _view(block, starts[key], like.dtype, like.shape) for key, like in likes.items()
     }
     return batch, arrays_of(batch)
 

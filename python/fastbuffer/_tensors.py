@@ -29,15 +29,27 @@ def to_torch(array: Array, key: str) -> "torch.Tensor":
     Raises:
         TypeError: This torch has no such dtype.
     """
+    return to_tensors({key: array})[key]
+
+
+def to_tensors(arrays: dict[str, Array]) -> "dict[str, torch.Tensor]":
+    """The arrays as tensors over the same memory.
+
+    Raises:
+        TypeError: This torch has no dtype of one of them.
+    """
     import torch
 
+    tensors = {}
     try:
-        return torch.from_numpy(array)
+        for key, array in arrays.items():
+            tensors[key] = torch.from_numpy(array)
     except TypeError as error:
         raise TypeError(
             f"{key!r}: torch {torch.__version__} has no dtype for {array.dtype}; "
             'open the buffer with output="numpy"'
         ) from error
+    return tensors
 
 
 def to_numpy(value: object, name: str) -> Array:

@@ -16,7 +16,7 @@ from fastbuffer._batches import EmptyBatch, arrays_of, in_worker, shared_batch, 
 from fastbuffer._core import Buffer, Windows
 from fastbuffer._drawing import draw, random_source, take
 from fastbuffer._optional import require
-from fastbuffer._tensors import Array, Output, to_numpy, to_torch, torch_is_installed
+from fastbuffer._tensors import Array, Output, to_numpy, to_tensors, torch_is_installed
 
 if TYPE_CHECKING:
     import torch
@@ -313,7 +313,7 @@ class OnlineBuffer(_Base):
             raise ValueError(refused("pin_memory", 'False for output="numpy"', pin_memory))
         arrays = self._windows.empty(size)
         if pin_memory:
-            return {key: to_torch(array, key).pin_memory() for key, array in arrays.items()}
+            return {key: tensor.pin_memory() for key, tensor in to_tensors(arrays).items()}
         if self._output == "torch":
             return EmptyBatch(arrays)
         return dict(arrays)
@@ -411,9 +411,7 @@ class OnlineBuffer(_Base):
         return 1 if in_worker() else self._core.num_threads
 
     def _converted(self, arrays: dict[str, Array]) -> "Item":
-        if self._output == "numpy":
-            return dict(arrays)
-        return {key: to_torch(array, key) for key, array in arrays.items()}
+        return dict(arrays if self._output == "numpy" else to_tensors(arrays))
 
     def close(self) -> None:
         """Give up the right to write, if this object has it. Reading goes on as before."""

@@ -25,6 +25,8 @@ use crate::window::Windows;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How often a read is tried before the writer is taken to be faster than it.
 const ATTEMPTS: usize = 1000;
+/// How many frames are indexed at once: what is read of them stays in the cache.
+const INDEX_BLOCK: usize = 1024;
 
 /// An open buffer.
 #[derive(Debug)]
@@ -258,15 +260,15 @@ impl Buffer {
         let own = self.manifest().spec.own();
         let column = |position: usize| &self.directory.columns[position];
         let (numbers, timestamps) = (column(own.episode_index), column(own.timestamp));
-        for slot in self
-            .ring
-            .runs(frames.first, frames.len())
-            .into_iter()
-            .flatten()
-            .map(Slot)
-        {
-            let pushed = episodes.push(numbers.int64(slot), timestamps.float64(slot));
-            pushed.map_err(|misfit| self.misfit(misfit, slot))?;
+        for run in self.ring.runs(frames.first, frames.len()) {
+            for start in run.clone().step_by(INDEX_BLOCK) {
+                let slots = start..run.end.min(start + INDEX_BLOCK);
+                let numbers: Vec<i64> = numbers.int64s(slots.clone()).collect();
+                let timestamps: Vec<f64> = timestamps.float64s(slots).collect();
+                let extended = episodes.extend(&numbers, &timestamps);
+                let next = self.ring.slot(episodes.live().end);
+                extended.map_err(|misfit| self.misfit(misfit, next))?;
+            }
         }
         Ok(())
     }

@@ -58,11 +58,23 @@ pub struct Episodes {
 }
 
 /// What the next frame of the newest episode is compared with.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Newest {
     line: Line,
     frames: u64,
     last_timestamp: f64,
+}
+
+impl Newest {
+    /// Follows more frames of the episode, and notes what they say of it.
+    fn follow(&mut self, timestamps: &[f64], entry: &mut Entry) {
+        let before = self.last_timestamp;
+        entry.sorted &= timestamps.first().is_none_or(|first| before <= *first);
+        entry.sorted &= timestamps.is_sorted();
+        entry.uniform &= self.line.holds(self.frames, timestamps);
+        self.frames += timestamps.len() as u64;
+        self.last_timestamp = timestamps.last().copied().unwrap_or(before);
+    }
 }
 
 impl Episodes {
@@ -101,40 +113,50 @@ impl Episodes {
         self.entries.is_empty()
     }
 
-    /// Indexes the next frame.
-    pub fn push(&mut self, number: i64, timestamp: f64) -> Result<(), Misfit> {
-        if !timestamp.is_finite() {
-            return Err(Misfit::TimestampNotFinite(timestamp));
+    /// Indexes the next frames by their numbers and timestamps, up to the first that cannot be.
+    pub fn extend(&mut self, numbers: &[i64], timestamps: &[f64]) -> Result<(), Misfit> {
+        let finite = finite_prefix(timestamps);
+        let mut rest = &timestamps[..finite];
+        for run in numbers[..finite].chunk_by(|number, next| number == next) {
+            let (timestamps, others) = rest.split_at(run.len());
+            self.extend_by_run(run[0], timestamps)?;
+            rest = others;
         }
-        match self.entries.back_mut() {
-            Some(last) if last.number == number => {
-                last.sorted &= self.newest.last_timestamp <= timestamp;
-                last.uniform &= self.newest.line.holds(self.newest.frames, timestamp);
-            }
-            Some(last) if last.number > number => {
+        match timestamps.get(finite) {
+            Some(&timestamp) => Err(Misfit::TimestampNotFinite(timestamp)),
+            None => Ok(()),
+        }
+    }
+
+    /// Indexes frames, at least one, that have the same number.
+    fn extend_by_run(&mut self, number: i64, timestamps: &[f64]) -> Result<(), Misfit> {
+        match self.entries.back() {
+            Some(entry) if entry.number == number => {}
+            Some(entry) if entry.number > number => {
                 return Err(Misfit::EpisodeDecreases {
-                    before: last.number,
+                    before: entry.number,
                     found: number,
                 });
             }
-            _ => self.begin(number, timestamp),
+            _ => {
+                self.entries.push_back(Entry {
+                    first: self.live.end,
+                    number,
+                    sorted: true,
+                    uniform: self.step.is_some(),
+                });
+                self.newest = Newest {
+                    line: Line::new(timestamps[0], self.step.unwrap_or(0.0)),
+                    frames: 0,
+                    last_timestamp: timestamps[0],
+                };
+            }
         }
-        self.newest.frames += 1;
-        self.newest.last_timestamp = timestamp;
-        self.live.end = Seq(self.live.end.0 + 1);
+        if let Some(entry) = self.entries.back_mut() {
+            self.newest.follow(timestamps, entry);
+        }
+        self.live.end = Seq(self.live.end.0 + timestamps.len() as u64);
         Ok(())
-    }
-
-    fn begin(&mut self, number: i64, timestamp: f64) {
-        let line = Line::new(timestamp, self.step.unwrap_or(0.0));
-        self.entries.push_back(Entry {
-            first: self.live.end,
-            number,
-            sorted: true,
-            uniform: self.step.is_some() && line.holds(0, timestamp),
-        });
-        self.newest.line = line;
-        self.newest.frames = 0;
     }
 
     /// Forgets the frames before `first`.
@@ -191,6 +213,21 @@ impl Episodes {
             uniform,
         }
     }
+}
+
+/// How many timestamps there are before the first that is NaN or infinite.
+fn finite_prefix(timestamps: &[f64]) -> usize {
+    // Looked at all together first, which takes far less time than one by one.
+    if timestamps
+        .iter()
+        .fold(true, |all, time| all & time.is_finite())
+    {
+        return timestamps.len();
+    }
+    timestamps
+        .iter()
+        .take_while(|time| time.is_finite())
+        .count()
 }
 
 #[cfg(test)]
@@ -250,7 +287,7 @@ mod tests {
             let mut number = 0;
             for (seq, (step, timestamp)) in frames.into_iter().enumerate() {
                 number += step;
-                index.push(number, f64::from(timestamp)).unwrap();
+                index.extend(&[number], &[f64::from(timestamp)]).unwrap();
                 model.0.push((seq as u64, number, f64::from(timestamp)));
                 index.evict_before(Seq((seq + 1).saturating_sub(capacity) as u64));
                 let excess = model.0.len().saturating_sub(capacity);
@@ -266,9 +303,7 @@ mod tests {
         #[test]
         fn growing_timestamps_are_known_to_be_sorted(times in proptest::collection::vec(-5.0..5.0f64, 1..30)) {
             let mut index = Episodes::empty_at(Seq(7), None);
-            for &time in &times {
-                index.push(3, time).unwrap();
-            }
+            index.extend(&vec![3; times.len()], &times).unwrap();
             prop_assert_eq!(index.of(Seq(7)).sorted, times.is_sorted());
         }
     }
@@ -276,18 +311,18 @@ mod tests {
     #[test]
     fn misfits_are_refused() {
         let mut index = Episodes::empty_at(Seq(0), None);
-        index.push(4, 0.0).unwrap();
+        index.extend(&[4], &[0.0]).unwrap();
         assert_eq!(
-            index.push(3, 0.0),
+            index.extend(&[4, 3, 5], &[0.1, 0.0, 0.0]),
             Err(Misfit::EpisodeDecreases {
                 before: 4,
                 found: 3
             })
         );
         assert!(matches!(
-            index.push(4, f64::NAN),
+            index.extend(&[4], &[f64::NAN]),
             Err(Misfit::TimestampNotFinite(_))
         ));
-        assert_eq!(index.live().len(), 1);
+        assert_eq!(index.live().len(), 2);
     }
 }

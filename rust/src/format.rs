@@ -249,11 +249,12 @@ impl Record {
 }
 
 fn checksum(words: &[u64]) -> u64 {
-    let mut hasher = crc32fast::Hasher::new();
-    for word in words {
-        hasher.update(&word.to_le_bytes());
+    let mut bytes = [0; RECORD_WORDS * 8];
+    let (used, _) = bytes.split_at_mut(words.len() * 8);
+    for (bytes, word) in used.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
     }
-    u64::from(hasher.finalize())
+    u64::from(crc32fast::hash(used))
 }
 
 #[cfg(test)]

@@ -26,14 +26,24 @@ impl Column {
         Self { map, row_bytes }
     }
 
-    /// The row of a column of int64 scalars.
-    pub fn int64(&self, slot: Slot) -> i64 {
-        self.map.word(slot.0, Ordering::Relaxed).cast_signed()
-    }
-
     /// The row of a column of float64 scalars.
     pub fn float64(&self, slot: Slot) -> f64 {
         f64::from_bits(self.map.word(slot.0, Ordering::Relaxed))
+    }
+
+    /// Consecutive rows of a column of int64 scalars.
+    pub fn int64s(&self, slots: Range<usize>) -> impl Iterator<Item = i64> + '_ {
+        self.map.words(slots).map(u64::cast_signed)
+    }
+
+    /// Consecutive rows of a column of float64 scalars.
+    pub fn float64s(&self, slots: Range<usize>) -> impl Iterator<Item = f64> + '_ {
+        self.map.words(slots).map(f64::from_bits)
+    }
+
+    /// The row of a column of int64 scalars.
+    pub fn int64(&self, slot: Slot) -> i64 {
+        self.map.word(slot.0, Ordering::Relaxed).cast_signed()
     }
 
     /// Copies the rows at `slots`, in their order, into `out`, which is exactly as long.

@@ -10,6 +10,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,6 +69,19 @@ impl ReadMap {
         // page. Loads through the reference are atomic, so concurrent writers do no harm, and
         // nothing is ever stored through it.
         unsafe { (*self.0.as_ptr().cast::<AtomicU64>().add(position)).load(ordering) }
+    }
+
+    /// Some of the file's 64-bit words, by their positions, counted in words.
+    pub fn words(&self, positions: Range<usize>) -> impl Iterator<Item = u64> + '_ {
+        assert!(positions.start <= positions.end && positions.end <= self.len() / 8);
+        // SAFETY: the words lie within the map (asserted), which is aligned, since it begins at a
+        // page, and lives as long as `self`. All access through the slice is atomic loads, so
+        // concurrent writers do no harm.
+        let words: &[AtomicU64] = unsafe {
+            let first = self.0.as_ptr().cast::<AtomicU64>().add(positions.start);
+            std::slice::from_raw_parts(first, positions.len())
+        };
+        words.iter().map(|word| word.load(Ordering::Relaxed))
     }
 }
 

@@ -1,0 +1,1 @@
+"""What fastbuffer costs beside what it replaces. `python -m benches.report` measures all of it."""

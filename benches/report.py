@@ -1,0 +1,129 @@
+"""Measure every comparison, each pair in turns within one run: `python -m benches.report`.
+
+Prints one table, draws it, and exits with 1 if a ratio is below what is asked for.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benches.rows import ROWS, Pair, Row
+
+SECONDS = 2.0
+#: What importing the package may take longer than importing NumPy.
+IMPORT_SECONDS = 0.060
+
+
+@dataclass(frozen=True)
+class Result:
+    """Median seconds of one comparison."""
+
+    row: Row
+    ours: float
+    theirs: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster."""
+        return self.theirs / self.ours
+
+    @property
+    def is_met(self) -> bool:
+        """Whether that is what is asked for."""
+        if self.row.name.startswith("import"):
+            return self.ours - self.theirs <= IMPORT_SECONDS
+        return self.row.required is None or self.ratio >= self.row.required
+
+
+def measure(pair: Pair, seconds: float) -> tuple[float, float]:
+    """Median times of both for the same work, each called for a while in turns.
+
+    Not call by call: a call of one would then find the caches full of the other's data.
+    """
+    times: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[0]) < 5:
+        for work, spent in zip((pair.ours, pair.theirs), times, strict=True):
+            work()
+            spent.extend(timed(work, seconds / 20))
+    ours, theirs = map(statistics.median, times)
+    return ours, theirs * pair.scale
+
+
+def timed(work: Callable[[], object], seconds: float) -> list[float]:
+    """The times of some calls, at least one."""
+    times = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return times
+
+
+def line(result: Result) -> str:
+    """One line of the table."""
+    row = result.row
+    required = "" if row.required is None else f"{row.required:g}"
+    met = "" if row.required is None else "yes" if result.is_met else "NO"
+    if row.name.startswith("import"):
+        required, met = f"+{IMPORT_SECONDS * 1e3:.0f} ms", "yes" if result.is_met else "NO"
+    return (
+        f"| {row.name:<32} | {row.against:<22} | {result.ours * 1e6:>10,.1f} | "
+        f"{result.theirs * 1e6:>12,.1f} | {result.ratio:>8,.2f} | {required:>8} | {met:>3} |"
+    )
+
+
+def draw(results: list[Result], path: Path) -> None:
+    """The ratios as bars, with what is asked for as ticks."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 0.4 * len(results) + 1), layout="constrained")
+    places = range(len(results))
+    colours = ["tab:blue" if result.is_met else "tab:red" for result in results]
+    axes.barh(places, [result.ratio for result in results], color=colours)
+    for place, result in zip(places, results, strict=True):
+        if result.row.required is not None:
+            axes.plot([result.row.required] * 2, [place - 0.4, place + 0.4], color="black")
+    names = [f"{result.row.name} / {result.row.against}" for result in results]
+    axes.set_yticks(places, names)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel("times as fast (black: required)")
+    figure.savefig(path, dpi=120)
+
+
+def main() -> int:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows with TEXT in their names")
+    parser.add_argument("--chart", type=Path, default=Path("benches.png"), metavar="PNG")
+    options = parser.parse_args()
+    columns = ("what", "against", "us", "their us", "ratio", "required", "met")
+    widths = (32, 22, 10, 12, 8, 8, 3)
+    print("|", " | ".join(f"{c:<{w}}" for c, w in zip(columns, widths, strict=True)), "|")
+    print("|", " | ".join("-" * width for width in widths), "|")
+    results = []
+    for row in ROWS:
+        if options.only not in f"{row.name} / {row.against}" or not row.is_available():
+            continue
+        with row.prepared(options.quick) as pair:
+            result = Result(row, *measure(pair, 0.05 if options.quick else SECONDS))
+        print(line(result), flush=True)
+        results.append(result)
+    draw(results, options.chart)
+    if options.quick:
+        return 0  # small sizes say nothing about speed
+    return int(not all(result.is_met for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,319 @@
+"""The comparisons: what is measured, against what, and which ratio is asked for."""
+
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+
+from benches import contenders
+from benches.workloads import (
+    EPISODE,
+    IMAGES,
+    STATE,
+    Workload,
+    all_fields,
+    episodes,
+    filled_buffer,
+    random_batches,
+    sparse_buffer,
+)
+from fastbuffer import OnlineBuffer, compute_sampler_weights
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two functions that do the same work."""
+
+    ours: Callable[[], object]
+    theirs: Callable[[], object]
+    #: How many times more of the work `ours` does in one call.
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison."""
+
+    name: str
+    against: str
+    #: How many times faster at least; None if that is only for information.
+    required: float | None
+    #: Sets it up in a directory, in its full or in a quick size.
+    setup: Callable[[Path, bool], contextlib.AbstractContextManager[Pair]]
+    #: Packages that it needs besides the package's own.
+    needs: tuple[str, ...] = ()
+
+    def is_available(self) -> bool:
+        """Whether its packages are installed."""
+        return all(importlib.util.find_spec(package) for package in self.needs)
+
+    @contextlib.contextmanager
+    def prepared(self, quick: bool) -> Iterator[Pair]:
+        """Its two functions, while its buffers exist."""
+        with tempfile.TemporaryDirectory() as directory, self.setup(Path(directory), quick) as pair:
+            yield pair
+
+
+def capacity_of(workload: Workload, quick: bool) -> int:
+    """The number of frames in a buffer."""
+    return workload.quick_capacity if quick else workload.capacity
+
+
+def in_turn(work, arguments):
+    """A function that works on one argument after the other, all of them seen before."""
+    for argument in arguments:
+        work(argument)
+    turns = cycle(arguments)
+    return lambda: work(next(turns))
+
+
+def memmaps(directory, workload):
+    """The columns of a buffer as NumPy maps them."""
+    return {
+        key: np.memmap(directory / key, field["dtype"], "r").reshape(-1, *field["shape"])
+        for key, field in all_fields(workload.spec).items()
+    }
+
+
+def same(a, b):
+    """Refuse to time contenders that disagree."""
+    for key, value in b.items():
+        np.testing.assert_array_equal(np.asarray(a[key]), np.asarray(value), err_msg=key)
+
+
+def batch_against(reader_class, output):
+    """State windows, read by fastbuffer and by vectorised NumPy."""
+
+    @contextlib.contextmanager
+    def setup(directory, quick):
+        capacity = capacity_of(STATE, quick)
+        filled_buffer(directory / "b", STATE, capacity).close()
+        buffer = OnlineBuffer(directory / "b", delta_timestamps=STATE.deltas, output=output)
+        reader = reader_class(memmaps(directory / "b", STATE), STATE)
+        batches = random_batches(capacity, STATE.batch)
+        out = buffer.empty_batch(STATE.batch)
+        same(buffer.get_batch(batches[0], out=out), reader.batch(batches[0]))
+        yield Pair(
+            in_turn(lambda batch: buffer.get_batch(batch, out=out), batches),
+            in_turn(reader.batch, batches),
+        )
+
+    return setup
+
+
+@contextlib.contextmanager
+def batch_against_items(directory, quick):
+    """State windows, read as a batch and item by item; four items stand for the batch."""
+    capacity = capacity_of(STATE, quick)
+    buffer = filled_buffer(directory / "b", STATE, capacity)
+    theirs = contenders.PerItemNumpyBuffer(directory / "n", STATE, capacity)
+    for part in range(0, capacity, EPISODE * 40):
+        theirs.add_data(episodes(STATE, min(40, (capacity - part) // EPISODE)))
+    batches = random_batches(capacity, STATE.batch)
+    fours = [batch[:4] for batch in batches[:4]]
+    yield Pair(
+        in_turn(buffer.get_batch, batches),
+        in_turn(lambda four: [theirs[i] for i in four], fours),
+        scale=STATE.batch / 4,
+    )
+
+
+@contextlib.contextmanager
+def item_against_item(directory, quick):
+    """One item with its windows, as tensors and by NumPy."""
+    capacity = capacity_of(STATE, quick)
+    filled_buffer(directory / "b", STATE, capacity).close()
+    output = "torch" if importlib.util.find_spec("torch") else "numpy"
+    buffer = OnlineBuffer(directory / "b", delta_timestamps=STATE.deltas, output=output)
+    theirs = contenders.PerItemNumpyBuffer(directory / "n", STATE, capacity)
+    data = {key: np.array(column) for key, column in memmaps(directory / "b", STATE).items()}
+    theirs.add_data(data)
+    indices = [int(batch[0]) for batch in random_batches(capacity, 1)]
+    for i in indices[:4]:
+        same(buffer[i], theirs[i])
+    yield Pair(in_turn(lambda i: buffer[i], indices), in_turn(lambda i: theirs[i], indices[:8]))
+
+
+@contextlib.contextmanager
+def batch_against_torchrl(directory, quick):
+    """256 random windows, of up to 16 frames, and 256 slices of 16 frames."""
+    capacity = capacity_of(STATE, quick)
+    buffer = filled_buffer(directory / "b", STATE, capacity)
+    data = {key: np.array(column) for key, column in memmaps(directory / "b", STATE).items()}
+    theirs = contenders.torchrl_slices(directory / "t", data, STATE.batch, 16)
+    yield Pair(lambda: buffer.sample(STATE.batch), theirs)
+
+
+@contextlib.contextmanager
+def frames_against_cpprb(directory, quick):
+    """256 single frames."""
+    capacity = capacity_of(STATE, quick)
+    buffer = filled_buffer(directory / "b", STATE, capacity)
+    buffer.set_delta_timestamps(None)
+    data = {key: np.array(column) for key, column in memmaps(directory / "b", STATE).items()}
+    yield Pair(lambda: buffer.sample(STATE.batch), contenders.cpprb_frames(data, STATE.batch))
+
+
+@contextlib.contextmanager
+def large_against_small(directory, quick):
+    """The same batch from 100M frames and from 10k."""
+    large = sparse_buffer(directory / "large", STATE, 1_000_000 if quick else 100_000_000)
+    small = sparse_buffer(directory / "small", STATE, 10_000)
+    readers = [
+        in_turn(buffer.get_batch, random_batches(len(buffer), STATE.batch))
+        for buffer in (large, small)
+    ]
+    yield Pair(*readers)
+
+
+@contextlib.contextmanager
+def large_insert_against_small(directory, quick):
+    """An episode into a buffer of 100M frames and into one of 10k."""
+    large = sparse_buffer(directory / "large", STATE, 1_000_000 if quick else 100_000_000)
+    small = sparse_buffer(directory / "small", STATE, 10_000)
+    yield Pair(insert_into(large, STATE), insert_into(small, STATE))
+
+
+def insert_into(buffer, workload):
+    """A function that inserts one more episode, numbered from 0."""
+    episode = episodes(workload, 1)
+    numbers = {key: episode[key].copy() for key in ("index", "episode_index")}
+
+    def insert():
+        buffer.add_data(episode | {key: value.copy() for key, value in numbers.items()})
+
+    return insert
+
+
+def images_against_memcpy(threads):
+    """Windows of images, and a copy of as many bytes that lie together."""
+
+    @contextlib.contextmanager
+    def setup(directory, quick):
+        capacity = capacity_of(IMAGES, quick)
+        filled_buffer(directory / "b", IMAGES, capacity).close()
+        with environment("FASTBUFFER_NUM_THREADS", str(threads)):
+            buffer = OnlineBuffer(directory / "b", delta_timestamps=IMAGES.deltas, output="numpy")
+        out = buffer.empty_batch(IMAGES.batch)
+        size = sum(value.nbytes for value in out.values())
+        source = memmaps(directory / "b", IMAGES)["observation.image"].reshape(-1)
+        target = np.zeros(size, np.uint8)
+        starts = np.random.default_rng(2).integers(0, len(source) - size, 64)
+        yield Pair(
+            in_turn(
+                lambda batch: buffer.get_batch(batch, out=out),
+                random_batches(capacity, IMAGES.batch),
+            ),
+            in_turn(lambda start: np.copyto(target, source[start : start + size]), starts),
+        )
+
+    return setup
+
+
+@contextlib.contextmanager
+def insert_against_slices(directory, quick):
+    """One episode of states, by add_data and by slices of memmaps with the same bookkeeping."""
+    capacity = capacity_of(STATE, quick)
+    buffer = filled_buffer(directory / "b", STATE, capacity)
+    theirs = contenders.PerItemNumpyBuffer(directory / "n", STATE, capacity)
+    whole = episodes(STATE, capacity // EPISODE)
+    theirs.add_data(whole)
+    yield Pair(insert_into(buffer, STATE), insert_into(theirs, STATE))
+
+
+@contextlib.contextmanager
+def image_insert_against_memcpy(directory, quick):
+    """One episode of images, and a copy of as many bytes into a mapping that was written before."""
+    capacity = capacity_of(IMAGES, quick)
+    buffer = filled_buffer(directory / "b", IMAGES, capacity)
+    size = IMAGES.row_bytes() * EPISODE
+    count = capacity // EPISODE
+    target = np.memmap(directory / "m", np.uint8, "w+", shape=(count, size))
+    target[...] = 1
+    source = np.ones(size, np.uint8)
+    yield Pair(
+        insert_into(buffer, IMAGES),
+        in_turn(lambda row: np.copyto(target[row], source), range(count)),
+    )
+
+
+@contextlib.contextmanager
+def weights_against_masks(directory, quick):
+    """Weights that leave out the last 16 frames of each episode."""
+    buffer = filled_buffer(directory / "b", STATE, capacity_of(STATE, quick))
+    numbers = buffer.get_data_by_key("episode_index")
+    yield Pair(
+        lambda: compute_sampler_weights(None, 0, buffer, 1.0, 16),
+        lambda: contenders.per_episode_weights(numbers, 16),
+    )
+
+
+@contextlib.contextmanager
+def reopening_against_scan(directory, quick):
+    """Opening, and reading the two columns that tell where episodes are."""
+    filled_buffer(directory / "b", STATE, capacity_of(STATE, quick)).close()
+
+    def scan():
+        for key, dtype in (("episode_index", np.int64), ("timestamp", np.float64)):
+            np.memmap(directory / "b" / key, dtype, "r").sum()
+
+    yield Pair(lambda: OnlineBuffer(directory / "b", output="numpy"), scan)
+
+
+@contextlib.contextmanager
+def import_against_numpy(directory, quick):
+    """What a new Python process takes to import the package, and NumPy."""
+
+    def importing(module):
+        return lambda: subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+
+    yield Pair(importing("fastbuffer"), importing("numpy"))
+
+
+@contextlib.contextmanager
+def environment(name, value):
+    """An environment variable, for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
+VECTORISED = contenders.VectorisedNumpyReader
+TAKING = contenders.TakingNumpyReader
+ROWS = [
+    Row("S: batch of 256, NumPy", "vectorised NumPy", 5, batch_against(VECTORISED, "numpy")),
+    Row(
+        "S: batch of 256, torch",
+        "vectorised NumPy",
+        5,
+        batch_against(VECTORISED, "torch"),
+        ("torch",),
+    ),
+    Row("S: batch of 256, NumPy", "vectorised NumPy, take", None, batch_against(TAKING, "numpy")),
+    Row("S: batch of 256, NumPy", "per-item NumPy", 2000, batch_against_items),
+    Row("S: sample of 256", "torchrl slices", 20, batch_against_torchrl, ("torch", "torchrl")),
+    Row("S: sample of 256 single frames", "cpprb", None, frames_against_cpprb, ("cpprb",)),
+    Row("S: batch of 256, of 100M frames", "of 10k frames", 0.5, large_against_small),
+    Row("S: add_data, of 100M frames", "of 10k frames", 0.5, large_insert_against_small),
+    Row("I: batch of 64, 1 thread", "memcpy", 0.9, images_against_memcpy(1)),
+    Row("I: batch of 64, 2 threads", "memcpy", 1.4, images_against_memcpy(2)),
+    Row("S: buffer[i], torch", "per-item NumPy", 40, item_against_item),
+    Row("S: add_data, one episode", "np.memmap slices", 8, insert_against_slices),
+    Row("I: add_data, one episode", "memcpy", 0.9, image_insert_against_memcpy),
+    Row("S: compute_sampler_weights", "mask per episode", 500, weights_against_masks),
+    Row("S: reopening", "scan of two columns", 0.5, reopening_against_scan),
+    Row("import fastbuffer", "import numpy", None, import_against_numpy),
+]
