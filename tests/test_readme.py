@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLE, WITH_TORCH = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+EXAMPLE, WITH_TORCH, IN_BATCHES = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
 
 
 def run(source, names):
@@ -53,6 +53,8 @@ def test_the_example_with_torch_runs(example, torch):
     example["offline"] = Offline()
     run(WITH_TORCH, example)
     assert isinstance(example["batch"]["action"], torch.Tensor)
+    run(IN_BATCHES, example)
+    assert len(example["out"]["action"]) == 32
     example["online"].close()
 
 
@@ -70,6 +72,6 @@ def test_each_command_is_a_line_of_its_own(command):
 def test_files_that_the_readme_names_exist():
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", README)
     tests = re.findall(r"`(tests/\w+\.py)`", README)
-    assert {"docs/format.md", "docs/development.md"} <= set(links)
+    assert {"docs/format.md", "docs/development.md", "docs/performance.md"} <= set(links)
     assert tests
     assert [name for name in {*links, *tests} if not (ROOT / name).exists()] == []
