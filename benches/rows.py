@@ -175,6 +175,18 @@ def large_against_small(directory, quick):
 
 
 @contextlib.contextmanager
+def large_items_against_small(directory, quick):
+    """The same item from 100M frames and from 10k."""
+    large = sparse_buffer(directory / "large", STATE, 1_000_000 if quick else 100_000_000)
+    small = sparse_buffer(directory / "small", STATE, 10_000)
+    readers = [
+        in_turn(buffer.__getitem__, [int(batch[0]) for batch in random_batches(len(buffer), 1)])
+        for buffer in (large, small)
+    ]
+    yield Pair(*readers)
+
+
+@contextlib.contextmanager
 def large_insert_against_small(directory, quick):
     """An episode into a buffer of 100M frames and into one of 10k."""
     large = sparse_buffer(directory / "large", STATE, 1_000_000 if quick else 100_000_000)
@@ -307,6 +319,7 @@ ROWS = [
     Row("S: sample of 256", "torchrl slices", 20, batch_against_torchrl, ("torch", "torchrl")),
     Row("S: sample of 256 single frames", "cpprb", None, frames_against_cpprb, ("cpprb",)),
     Row("S: batch of 256, of 100M frames", "of 10k frames", 0.5, large_against_small),
+    Row("S: buffer[i], of 100M frames", "of 10k frames", 0.5, large_items_against_small),
     Row("S: add_data, of 100M frames", "of 10k frames", 0.5, large_insert_against_small),
     Row("I: batch of 64, 1 thread", "memcpy", 0.9, images_against_memcpy(1)),
     Row("I: batch of 64, 2 threads", "memcpy", 1.4, images_against_memcpy(2)),

@@ -157,6 +157,15 @@ def test_numpy_buffers_have_loaders_too(buffer):
             assert_equal(batch, buffer.get_batch(range(start, start + 25)))
 
 
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*")  # where there is no accelerator to pin for
+@pytest.mark.parametrize("options", METHODS[:2], ids=["here", "fork"])
+def test_pinned_batches_are_the_same(buffer, options):
+    loader = buffer.loader(25, pin_memory=True, **options)
+    for batch, start in zip(loader, (0, 25), strict=True):
+        assert_equal(batch, buffer.get_batch(range(start, start + 25)))
+        assert all(value.is_pinned() == torch.cuda.is_available() for value in batch.values())
+
+
 def test_bad_arguments_are_refused(buffer):
     refused_with("batch_size: expected at least 1.*got 0", buffer.loader, 0)
     refused_with(

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::directory::{Directory, NEXT_INDEX_FILE, OCCUPANCY_MASK_FILE};
+use crate::episodes::{Episodes, Misfit};
 use crate::error::{Error, Result};
 use crate::format::Record;
 use crate::lock::WriterLock;
@@ -54,17 +55,22 @@ impl<'a> Batch<'a> {
             // What is checked must be what is written, even if the caller changes it meanwhile.
             rows[column] = rows[column].converted(spec.columns()[column].field.dtype);
         }
-        let bytes = |column: usize| rows[column].bytes(spec.columns()[column].field.dtype);
-        let (index, episode_index) = (bytes(own.index), bytes(own.episode_index));
-        check_first(INDEX_KEY, int64s(&index))?;
-        check_first(EPISODE_INDEX_KEY, int64s(&episode_index))?;
-        check_timestamps(int64s(&bytes(own.timestamp)).map(|bits| f64::from_bits(bits as u64)))?;
+        let words = |column: usize| rows[column].bytes(spec.columns()[column].field.dtype);
+        let index = int64s(&words(own.index));
+        let episode_index = int64s(&words(own.episode_index));
+        let timestamp = int64s(&words(own.timestamp));
+        let timestamp: Vec<f64> = timestamp
+            .into_iter()
+            .map(|bits| f64::from_bits(bits as u64))
+            .collect();
+        check_first(INDEX_KEY, &index)?;
+        check_first(EPISODE_INDEX_KEY, &episode_index)?;
         Ok(Self {
-            len,
-            episodes: count_episodes(int64s(&episode_index))?,
-            index: Numbers::of(int64s(&index)),
-            episode_index: Numbers::of(int64s(&episode_index)),
             rows,
+            len,
+            episodes: count_episodes(&episode_index, &timestamp)?,
+            index: Numbers::of(&index),
+            episode_index: Numbers::of(&episode_index),
         })
     }
 
@@ -80,11 +86,11 @@ impl<'a> Batch<'a> {
 }
 
 impl Numbers {
-    fn of(values: impl DoubleEndedIterator<Item = i64> + Clone) -> Self {
+    fn of(values: &[i64]) -> Self {
         Self {
-            smallest: values.clone().min().unwrap_or(0),
-            largest: values.clone().max().unwrap_or(0),
-            last: values.clone().next_back().unwrap_or(0),
+            smallest: values.iter().copied().min().unwrap_or(0),
+            largest: values.iter().copied().max().unwrap_or(0),
+            last: values.last().copied().unwrap_or(0),
         }
     }
 
@@ -108,13 +114,13 @@ impl Numbers {
     }
 }
 
-fn int64s(bytes: &[u8]) -> impl DoubleEndedIterator<Item = i64> + Clone {
+fn int64s(bytes: &[u8]) -> Vec<i64> {
     let words = bytes.as_chunks::<8>().0.iter();
-    words.map(|bytes| i64::from_le_bytes(*bytes))
+    words.map(|bytes| i64::from_le_bytes(*bytes)).collect()
 }
 
-fn check_first(key: &str, mut values: impl Iterator<Item = i64>) -> Result<()> {
-    match values.next() {
+fn check_first(key: &str, values: &[i64]) -> Result<()> {
+    match values.first() {
         Some(0) | None => Ok(()),
         Some(other) => Err(Error::argument(
             format!("data[{key:?}]"),
@@ -124,39 +130,26 @@ fn check_first(key: &str, mut values: impl Iterator<Item = i64>) -> Result<()> {
     }
 }
 
-fn check_timestamps(mut timestamps: impl Iterator<Item = f64> + Clone) -> Result<()> {
-    // Looked at all at once first, which takes far less time than one by one.
-    if timestamps
-        .clone()
-        .fold(true, |all, time| all & time.is_finite())
-    {
-        return Ok(());
-    }
-    match timestamps.clone().find(|time| !time.is_finite()) {
-        None => Ok(()),
-        Some(other) => Err(Error::argument(
-            format!("data[{TIMESTAMP_KEY:?}]"),
-            "finite seconds",
-            format!(
-                "{other} at frame {}",
-                timestamps.position(|time| !time.is_finite()).unwrap_or(0)
+/// The number of episodes, found by indexing the frames as if they were alone, which is what they
+/// must be fit for.
+fn count_episodes(numbers: &[i64], timestamps: &[f64]) -> Result<u64> {
+    let mut episodes = Episodes::empty_at(Seq(0), None);
+    episodes.extend(numbers, timestamps).map_err(|misfit| {
+        let frame = episodes.live().end.0;
+        match misfit {
+            Misfit::EpisodeDecreases { before, found } => Error::argument(
+                format!("data[{EPISODE_INDEX_KEY:?}]"),
+                "whole episodes in order, so that no value is less than the one before",
+                format!("{found} after {before} at frame {frame}"),
             ),
-        )),
-    }
-}
-
-/// The number of episodes, if each lies in one piece.
-fn count_episodes(numbers: impl Iterator<Item = i64> + Clone) -> Result<u64> {
-    let pairs = || numbers.clone().zip(numbers.clone().skip(1)).enumerate();
-    if let Some((frame, (before, found))) = pairs().find(|(_, (number, next))| next < number) {
-        return Err(Error::argument(
-            format!("data[{EPISODE_INDEX_KEY:?}]"),
-            "whole episodes in order, so that no value is less than the one before",
-            format!("{found} after {before} at frame {}", frame + 1),
-        ));
-    }
-    let changes = pairs().filter(|(_, (number, next))| number != next).count() as u64;
-    Ok(changes + u64::from(numbers.clone().next().is_some()))
+            Misfit::TimestampNotFinite(timestamp) => Error::argument(
+                format!("data[{TIMESTAMP_KEY:?}]"),
+                "finite seconds",
+                format!("{timestamp} at frame {frame}"),
+            ),
+        }
+    })?;
+    Ok(episodes.len() as u64)
 }
 
 /// What was added to the batch's `index` and `episode_index`.

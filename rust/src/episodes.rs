@@ -65,18 +65,6 @@ struct Newest {
     last_timestamp: f64,
 }
 
-impl Newest {
-    /// Follows more frames of the episode, and notes what they say of it.
-    fn follow(&mut self, timestamps: &[f64], entry: &mut Entry) {
-        let before = self.last_timestamp;
-        entry.sorted &= timestamps.first().is_none_or(|first| before <= *first);
-        entry.sorted &= timestamps.is_sorted();
-        entry.uniform &= self.line.holds(self.frames, timestamps);
-        self.frames += timestamps.len() as u64;
-        self.last_timestamp = timestamps.last().copied().unwrap_or(before);
-    }
-}
-
 impl Episodes {
     /// No episodes, before the frame `at`, in a buffer of `fps` frames per second.
     pub fn empty_at(at: Seq, fps: Option<f64>) -> Self {
@@ -115,48 +103,68 @@ impl Episodes {
 
     /// Indexes the next frames by their numbers and timestamps, up to the first that cannot be.
     pub fn extend(&mut self, numbers: &[i64], timestamps: &[f64]) -> Result<(), Misfit> {
-        let finite = finite_prefix(timestamps);
-        let mut rest = &timestamps[..finite];
-        for run in numbers[..finite].chunk_by(|number, next| number == next) {
+        let mut rest = timestamps;
+        for run in numbers.chunk_by(|number, next| number == next) {
             let (timestamps, others) = rest.split_at(run.len());
-            self.extend_by_run(run[0], timestamps)?;
+            self.continue_or_begin(run[0], timestamps[0])?;
+            self.follow(timestamps)?;
             rest = others;
         }
-        match timestamps.get(finite) {
-            Some(&timestamp) => Err(Misfit::TimestampNotFinite(timestamp)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
-    /// Indexes frames, at least one, that have the same number.
-    fn extend_by_run(&mut self, number: i64, timestamps: &[f64]) -> Result<(), Misfit> {
+    /// Makes the newest episode the one whose next frame has this number.
+    fn continue_or_begin(&mut self, number: i64, timestamp: f64) -> Result<(), Misfit> {
         match self.entries.back() {
-            Some(entry) if entry.number == number => {}
-            Some(entry) if entry.number > number => {
+            Some(newest) if newest.number == number => return Ok(()),
+            Some(newest) if newest.number > number => {
                 return Err(Misfit::EpisodeDecreases {
-                    before: entry.number,
+                    before: newest.number,
                     found: number,
                 });
             }
-            _ => {
-                self.entries.push_back(Entry {
-                    first: self.live.end,
-                    number,
-                    sorted: true,
-                    uniform: self.step.is_some(),
-                });
-                self.newest = Newest {
-                    line: Line::new(timestamps[0], self.step.unwrap_or(0.0)),
-                    frames: 0,
-                    last_timestamp: timestamps[0],
-                };
-            }
+            _ if !timestamp.is_finite() => return Err(Misfit::TimestampNotFinite(timestamp)),
+            _ => {}
         }
-        if let Some(entry) = self.entries.back_mut() {
-            self.newest.follow(timestamps, entry);
-        }
-        self.live.end = Seq(self.live.end.0 + timestamps.len() as u64);
+        self.entries.push_back(Entry {
+            first: self.live.end,
+            number,
+            sorted: true,
+            uniform: self.step.is_some(),
+        });
+        self.newest = Newest {
+            line: Line::new(timestamp, self.step.unwrap_or(0.0)),
+            frames: 0,
+            last_timestamp: timestamp,
+        };
         Ok(())
+    }
+
+    /// Adds frames, at least one, to the newest episode, and notes what they say of it.
+    fn follow(&mut self, timestamps: &[f64]) -> Result<(), Misfit> {
+        let (Some(entry), newest) = (self.entries.back_mut(), &mut self.newest) else {
+            return Ok(());
+        };
+        entry.uniform &= newest.line.holds(newest.frames, timestamps);
+        // Frames on the line are finite, and in order: it rises by more per frame than they may be
+        // off it, as no buffer has a higher rate than `format::FPS_LIMIT`.
+        let finite = match entry.uniform {
+            true => timestamps.len(),
+            false => finite_prefix(timestamps),
+        };
+        let (finite, others) = timestamps.split_at(finite);
+        if let (false, Some(first)) = (entry.uniform, finite.first()) {
+            entry.sorted &= newest.last_timestamp <= *first && finite.is_sorted();
+        }
+        if let Some(last) = finite.last() {
+            newest.last_timestamp = *last;
+        }
+        newest.frames += finite.len() as u64;
+        self.live.end = Seq(self.live.end.0 + finite.len() as u64);
+        match others.first() {
+            Some(&timestamp) => Err(Misfit::TimestampNotFinite(timestamp)),
+            None => Ok(()),
+        }
     }
 
     /// Forgets the frames before `first`.
@@ -298,6 +306,52 @@ mod tests {
             index.evict_before(Seq(end.0 + 5));
             prop_assert!(index.is_empty() && index.live().is_empty());
             prop_assert_eq!(index.live().end, end);
+        }
+
+        #[test]
+        fn frames_may_come_in_blocks_of_any_size(
+            frames in proptest::collection::vec((0i64..8, -1i8..10), 1..60),
+            blocks in proptest::collection::vec(1usize..20, 60),
+        ) {
+            // Mostly episodes on a line, some off it, back in time, or without a time.
+            let (mut number, mut frame) = (0, 0.0);
+            let (numbers, timestamps): (Vec<i64>, Vec<f64>) = frames
+                .into_iter()
+                .map(|(next, off)| {
+                    (number, frame) = if next == 0 { (number + 1, 0.0) } else { (number, frame + 1.0) };
+                    let off = match off { -1 => f64::NAN, 9 => -0.3, 8 => 0.04, _ => 0.0 };
+                    (number, frame / 10.0 + off)
+                })
+                .unzip();
+            let mut one_by_one = Episodes::empty_at(Seq(3), Some(10.0));
+            let frames = numbers.iter().zip(&timestamps);
+            let expected = frames
+                .map(|(number, timestamp)| one_by_one.extend(&[*number], &[*timestamp]))
+                .find(Result::is_err);
+            let mut in_blocks = Episodes::empty_at(Seq(3), Some(10.0));
+            let mut at = 0;
+            let got = blocks
+                .iter()
+                .map(|len| {
+                    let block = at..numbers.len().min(at + len);
+                    at = block.end;
+                    in_blocks.extend(&numbers[block.clone()], &timestamps[block])
+                })
+                .find(Result::is_err);
+            prop_assert_eq!(format!("{got:?}"), format!("{expected:?}"));
+            prop_assert_eq!(in_blocks.live(), one_by_one.live());
+            prop_assert_eq!(in_blocks.iter().collect::<Vec<_>>(), one_by_one.iter().collect::<Vec<_>>());
+            for episode in in_blocks.iter() {
+                let range = |seq: Seq| (seq.0 - 3) as usize;
+                let times = &timestamps[range(episode.frames.first)..range(episode.frames.end)];
+                let on_line = |(frame, time): (usize, &f64)| {
+                    (time - (times[0] + frame as f64 / 10.0)).abs() < 1e-6
+                };
+                prop_assert_eq!(episode.sorted, times.is_sorted());
+                let uniform = times.iter().enumerate().all(on_line);
+                // After a frame that cannot be, nothing is claimed.
+                prop_assert!(episode.uniform == uniform || expected.is_some() && uniform);
+            }
         }
 
         #[test]
