@@ -88,6 +88,12 @@ CREATION = [
     row("subarray dtype", dtype(("f4", (2,))), ValueError, ["state", "f4"]),
     row("long double", dtype(np.longdouble), ValueError, ["state", str(np.dtype(np.longdouble))]),
     row("no dtype", dtype("nonsense"), (TypeError, ValueError), ["state", "nonsense"]),
+    row("dtype None", dtype(None), ValueError, ["state", "dtype", "None"]),
+    row("0-d shape", shape(np.array(3)), TypeError, ["state", "shape", "array(3)"]),
+    row("2-d shape", shape(np.array([[2, 3]])), TypeError, ["state", "shape", "[2, 3]"]),
+    row("shape of arrays", shape((np.array([3]),)), TypeError, ["state", "shape", "int"]),
+    row("31 dimensions", shape((1,) * 31), ValueError, ["state", "shape", "30", "31"]),
+    row("surrogate key", key("\ud800"), ValueError, ["data_spec", "Unicode", "ud800"]),
     row("zero-size shape", shape((3, 0)), ValueError, ["state", "shape", "0"]),
     row("negative shape", shape((-1,)), ValueError, ["state", "shape", "-1"]),
     row("float shape", shape((2.0,)), TypeError, ["state", "shape", "float"]),
@@ -105,6 +111,9 @@ CREATION = [
     row("capacity -3", {"buffer_capacity": -3}, ValueError, ["buffer_capacity", "-3"]),
     row("capacity 8.0", {"buffer_capacity": 8.0}, TypeError, ["buffer_capacity", "int", "float"]),
     row("capacity True", {"buffer_capacity": True}, TypeError, ["buffer_capacity", "int", "bool"]),
+    row(
+        "capacity array", {"buffer_capacity": np.array([5])}, TypeError, ["buffer_capacity", "int"]
+    ),
     row("capacity str", {"buffer_capacity": "8"}, TypeError, ["buffer_capacity", "int", "str"]),
     row(
         "capacity * item > 64 bits", {"buffer_capacity": 2**62}, ValueError, ["4611686018427387904"]
@@ -117,6 +126,7 @@ CREATION = [
     row("fps 10,000", {"fps": 10_000}, ValueError, ["fps", "10000"]),
     row("fps str", {"fps": "30"}, TypeError, ["fps", "str"]),
     row("fps bool", {"fps": True}, TypeError, ["fps", "bool"]),
+    row("output array", {"output": np.zeros(2)}, ValueError, ["output", "numpy", "torch"]),
     row("output", {"output": "jax"}, ValueError, ["output", "jax", "numpy", "torch"]),
     row(
         "deltas without fps", {"fps": None, "delta_timestamps": {"state": [0]}}, ValueError, ["fps"]
@@ -326,6 +336,9 @@ DELTAS = [
     row("str", {"state": "0.5"}, (TypeError, ValueError), ["state"]),
     row("list of str", {"state": ["x"]}, (TypeError, ValueError), ["state"]),
     row("None", {"state": None}, (TypeError, ValueError), ["state"]),
+    row("bool", {"state": [True]}, TypeError, ["state", "numbers", "True"]),
+    row("surrogate", {"\ud800": [0.0]}, ValueError, ["delta_timestamps", "Unicode"]),
+    row("int key", {3: [0.0]}, TypeError, ["delta_timestamps", "str", "int"]),
     row("complex", {"state": [1j]}, (TypeError, ValueError), ["state"]),
     row("not a mapping", [0.0], TypeError, ["delta_timestamps", "list"]),
 ]
@@ -368,6 +381,7 @@ INDICES = [
     row("-n - 1", -9, IndexError, ["-9", "8"]),
     row("beyond 64 bits", 2**70, IndexError, []),
     row("one of a list", [0, 8], IndexError, ["8"]),
+    row("one beyond 64 bits", [0, 10**30], IndexError, ["8"]),
     row("one of an array", np.array([0, -9]), IndexError, ["-9", "8"]),
     row("uint64", np.array([2**64 - 1], np.uint64), IndexError, []),
     row("float", 1.0, TypeError, ["float"]),

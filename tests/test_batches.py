@@ -107,6 +107,25 @@ def test_an_empty_batch_whose_tensors_were_replaced_is_looked_at_anew(buffer, pa
     refused_with(r'out\["action"\]: expected .*, got .*NoneType', buffer.get_batch, [1, 2], out=out)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda out: out.update(image=out["image"][:2]),
+        lambda out: out.update(image=out["image"].view(-1)),
+        lambda out: out.update(action=out["action"].view(out["index"].dtype)),
+        lambda out: out["image"].transpose_(0, 1),
+        lambda out: out["action"].requires_grad_(),
+    ],
+    ids=["a part", "another shape", "another dtype", "another order", "a gradient"],
+)
+def test_an_empty_batch_whose_tensors_were_changed_is_looked_at_anew(pair, change):
+    pytest.importorskip("torch")
+    buffer = OnlineBuffer(pair.buffer.write_dir, delta_timestamps=DELTAS, output="torch")
+    out = buffer.empty_batch(4)
+    change(out)
+    refused_with(r"out\[.(image|action).\]: expected", buffer.get_batch, [1, 2, 3, 4], out=out)
+
+
 def broken_outs():
     """What is wrong with an `out`, and what is said about it."""
     return {

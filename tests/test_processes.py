@@ -1,7 +1,9 @@
 """One writer and any number of readers: objects, threads, forks and other processes."""
 
+import copy
 import os
 import pickle
+import shutil
 import signal
 import threading
 import time
@@ -295,3 +297,168 @@ def test_dataloader_workers_give_what_items_give(tmp_path, torch, start):
     )
     for k, batch in enumerate(loader):
         assert_equal(batch, pair.model.batch(range(12)[5 * k : 5 * k + 5]))
+
+
+class Multiplied(OnlineBuffer):
+    """A buffer with a method, a constructor and an attribute of its own."""
+
+    def __init__(self, directory, factor):
+        super().__init__(directory, output="numpy")
+        self.factor = factor
+
+    def __getitem__(self, index):
+        return {"index": super().__getitem__(index)["index"] * self.factor}
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda b: pickle.loads(pickle.dumps(b)), copy.copy, copy.deepcopy]
+)
+def test_a_copy_of_a_subclass_is_one(pair, tmp_path, copied):
+    add(pair, [7])
+    twin = copied(Multiplied(tmp_path, 2))
+    assert type(twin) is Multiplied
+    assert twin[3]["index"] == 6
+    assert twin.factor == 2
+
+
+# A directory that is not what it was
+
+
+def test_a_buffer_that_took_the_place_of_another_is_not_written_into(pair, tmp_path):
+    add(pair, [4])
+    pair.buffer.close()
+    before = pair.buffer.get_data_by_key("action")
+    shutil.rmtree(tmp_path)
+    other = Pair(tmp_path, SPEC, CAPACITY, FPS, DELTAS)
+    add(other, [9])
+    other.buffer.close()
+    with pytest.raises(ValueError, match=r"another in its place: open the buffer anew"):
+        pair.buffer.add_data(make_episodes([3], SPEC, np.random.default_rng(0), FPS))
+    assert_equal(pair.buffer.get_data_by_key("action"), before)
+    other.check()
+    add(other, [2])  # the lock is free
+    other.check()
+
+
+def test_a_relative_path_means_the_same_after_a_change_of_directory(tmp_path, monkeypatch):
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        buffer = OnlineBuffer("b", SPEC, CAPACITY, FPS, output="numpy")
+        buffer.add_data(make_episodes([3 if name == "here" else 5], SPEC, np.random.default_rng(0)))
+        buffer.close()
+    monkeypatch.chdir(tmp_path / "here")
+    here = OnlineBuffer("b", output="numpy")
+    monkeypatch.chdir(tmp_path / "there")
+    here.add_data(make_episodes([2], SPEC, np.random.default_rng(0)))
+    assert len(here) == len(pickle.loads(pickle.dumps(here))) == 5
+    assert OnlineBuffer("b", output="numpy").num_episodes == 1
+    assert OnlineBuffer(tmp_path / "here" / "b", output="numpy").num_episodes == 2
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "directory", "fifo"])
+def test_a_lock_file_that_is_none_is_refused(pair, tmp_path, kind):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    lock = tmp_path / "_lock"
+    lock.unlink(missing_ok=True)
+    make = {
+        "link": lambda: lock.symlink_to(victim),
+        "dangling link": lambda: lock.symlink_to(tmp_path / "nothing"),
+        "directory": lock.mkdir,
+        "fifo": lambda: os.mkfifo(lock),
+    }
+    make[kind]()
+    with pytest.raises(ValueError, match="_lock: expected a regular file"):
+        add(Pair(tmp_path, SPEC, CAPACITY, FPS), [2])
+    assert victim.read_text() == "precious"
+
+
+# Forks of a process whose other threads are busy
+
+
+def fork_while(busy, work):
+    """The exit code of a child that is forked while a thread is in `busy`, and does `work`."""
+    thread = threading.Thread(target=busy)
+    thread.start()
+    time.sleep(0.05)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(60)
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    thread.join()
+    return status
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_does_not_wait_for_the_threads_of_its_parent(tmp_path):
+    """A lock that a thread of the parent holds would never be released in the child."""
+    spec = {"value": {"shape": (64,), "dtype": np.float64}}
+    rng = np.random.default_rng(0)
+    buffer = OnlineBuffer(tmp_path, spec, 100_000, FPS, {"value": [0.0]}, output="numpy")
+    data = make_episodes([20_000], spec, rng, FPS)
+    rng.shuffle(data["timestamp"])  # so that windows take long to be searched for
+    buffer.add_data(data)
+    buffer.tolerance_s = np.inf
+    expected = buffer[7]
+
+    def read():
+        buffer.add_data(make_episodes([5], spec, rng, FPS))
+        buffer.get_batch(np.zeros(5000, int))
+
+    def insert():
+        for _ in range(5):
+            buffer.add_data(make_episodes([20_000], spec, rng, FPS))
+
+    def read_in_child():
+        assert_equal(buffer[7], expected)
+        assert buffer.num_episodes >= 1
+
+    def write_in_child():
+        with pytest.raises(BufferLockedError):
+            buffer.add_data(make_episodes([5], spec, rng, FPS))
+        buffer.close()
+
+    assert fork_while(read, read_in_child) == 0
+    assert fork_while(read, write_in_child) == 0
+    assert fork_while(insert, write_in_child) == 0
+    buffer.add_data(make_episodes([5], spec, rng, FPS))  # the parent still may
+
+
+def test_a_column_is_read_while_it_is_written_all_the_time(tmp_path):
+    """Each insert overwrites a part of what is read, of which only that part is read again."""
+    spec = {"number": {"shape": (5000,), "dtype": np.int64}}
+    capacity = 2000
+    writer = OnlineBuffer(tmp_path, spec, capacity, output="numpy")
+    reader = OnlineBuffer(tmp_path, output="numpy")
+    stop = threading.Event()
+
+    def insert(numbers):
+        data = make_episodes([len(numbers)], {}, np.random.default_rng(0))
+        rows = np.broadcast_to(np.array(numbers)[:, None], (len(numbers), 5000))
+        writer.add_data(data | {"number": rows})
+
+    def keep_inserting():
+        newest = capacity
+        while not stop.is_set():
+            insert([newest])
+            newest += 1
+            time.sleep(0.001)
+
+    insert(range(capacity))
+    thread = threading.Thread(target=keep_inserting)
+    thread.start()
+    try:
+        for _ in range(5):
+            rows = reader.get_data_by_key("number")
+            assert (rows == rows[:, :1]).all()
+            assert sorted(rows[:, 0]) == list(range(rows[:, 0].min(), rows[:, 0].min() + capacity))
+    finally:
+        stop.set()
+        thread.join()

@@ -244,6 +244,8 @@ SPOILT_NUMPY = {
     "next index huge": ("_next_index", overwrite("_next_index", 2**62)),
     "next index elsewhere": ("_occupancy_mask", overwrite("_next_index", 3)),
     "mask with holes": ("_occupancy_mask", overwrite("_occupancy_mask", [True, False] * 6)),
+    "time that is none": ("timestamp", overwrite("timestamp", [0.0, np.nan] + [0.0] * 10)),
+    "episodes that decrease": ("episode_index", overwrite("episode_index", [1, 0] * 6)),
 }
 
 
@@ -255,6 +257,15 @@ def test_a_numpy_directory_that_does_not_fit_is_refused(tmp_path, name, spoil):
     with pytest.raises((ValueError, OSError), match=name):
         OnlineBuffer(tmp_path, SPEC, CAPACITY, FPS)
     assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("preallocate", [True, False])
+def test_space_that_a_numpy_directory_lacks_is_reserved(tmp_path, preallocate):
+    spec = {"image": {"shape": (1 << 20,), "dtype": np.uint8}}
+    NumpyBuffer(tmp_path, spec, 4)  # whose files are holes
+    OnlineBuffer(tmp_path, spec, 4, preallocate=preallocate).close()
+    held = (tmp_path / "image").stat().st_blocks * 512
+    assert (held >= 4 << 20) == preallocate
 
 
 # Our files, read by plain NumPy

@@ -118,3 +118,13 @@ def test_weights_stay_exact_for_many_frames():
     weights = to_numpy(compute_sampler_weights(Offline([1000] * 300), 10))
     assert weights.sum(dtype=np.float64) == pytest.approx(1, abs=1e-6)
     assert np.unique(weights).tolist() == [0, np.float32(1 / (n * 0.99))]
+
+
+@pytest.mark.parametrize("length", [2**45, 2**62])
+def test_more_weights_than_memory_are_an_error(length):
+    class Long(Offline):
+        def __len__(self):
+            return length
+
+    with pytest.raises(MemoryError, match=str(length)):
+        compute_sampler_weights(Long([5]))

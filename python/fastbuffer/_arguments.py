@@ -40,7 +40,27 @@ def path(value: object, name: str) -> str:
     text = os.fsdecode(value)
     if not text or "\0" in text:
         raise ValueError(refused(name, "a path that is not empty and has no NUL", repr(text)))
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ValueError(refused(name, "a path that the system can have", ascii(text))) from None
     return text
+
+
+def key(value: object, name: str) -> str:
+    """The value as a key.
+
+    Raises:
+        TypeError: It is no str.
+        ValueError: It is no valid Unicode.
+    """
+    if not isinstance(value, str):
+        raise TypeError(refused(name, "a str", describe(value)))
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(refused(name, "valid Unicode", ascii(value))) from None
+    return value
 
 
 def integer(value: object, name: str, *, at_least: int, at_most: int = 2**63 - 1) -> int:
@@ -50,9 +70,12 @@ def integer(value: object, name: str, *, at_least: int, at_most: int = 2**63 - 1
         TypeError: It is no integer; a bool is none.
         ValueError: It is out of range.
     """
-    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise TypeError(refused(name, "an int", describe(value)))
-    number = operator.index(value)
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(refused(name, "an int", describe(value))) from None
     if not at_least <= number <= at_most:
         raise ValueError(refused(name, f"at least {at_least} and at most {at_most}", number))
     return number
@@ -101,26 +124,23 @@ def fields(data_spec: object) -> list[Field]:
     """
     if not isinstance(data_spec, Mapping):
         raise TypeError(refused("data_spec", "a dict", describe(data_spec)))
-    return [_field(key, entry) for key, entry in data_spec.items()]
+    return [_field(name, entry) for name, entry in data_spec.items()]
 
 
-def _field(key: object, entry: object) -> Field:
-    if not isinstance(key, str):
-        raise TypeError(refused("data_spec", "keys that are str", describe(key)))
-    name = f"data_spec[{key!r}]"
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise ValueError(refused("data_spec", "keys that are valid Unicode", ascii(key))) from None
+def _field(name_of_field: object, entry: object) -> Field:
+    text = key(name_of_field, "a key of data_spec")
+    name = f"data_spec[{text!r}]"
     if not isinstance(entry, Mapping):
         raise TypeError(refused(name, 'a dict with "shape" and "dtype"', describe(entry)))
     if not {"shape", "dtype"} <= set(entry):
         raise ValueError(refused(name, 'the keys "shape" and "dtype"', list(entry)))
-    return key, _dtype_name(entry["dtype"], name), _shape(entry["shape"], name)
+    return text, _dtype_name(entry["dtype"], name), _shape(entry["shape"], name)
 
 
 def _dtype_name(value: object, name: str) -> str:
     try:
+        if value is None:
+            raise TypeError  # NumPy would take it for float64
         dtype = np.dtype(value)  # type: ignore[call-overload]
     except (TypeError, ValueError):
         raise ValueError(refused(f'{name}["dtype"]', "a NumPy dtype", describe(value))) from None
@@ -131,7 +151,11 @@ def _dtype_name(value: object, name: str) -> str:
 
 def _shape(value: object, name: str) -> list[int]:
     name = f'{name}["shape"]'
-    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
+    if (
+        not isinstance(value, Sequence | np.ndarray)
+        or isinstance(value, str | bytes)
+        or getattr(value, "ndim", 1) != 1
+    ):
         raise TypeError(refused(name, "a tuple of int", describe(value)))
     shape = [integer(dim, name, at_least=-(2**63)) for dim in value]
     if any(dim < 1 for dim in shape):
@@ -148,24 +172,22 @@ def deltas(delta_timestamps: object) -> dict[str, NDArray[np.float64]]:
     """
     if not isinstance(delta_timestamps, Mapping):
         raise TypeError(refused("delta_timestamps", "a dict", describe(delta_timestamps)))
-    return {_delta_key(key): _deltas(key, value) for key, value in delta_timestamps.items()}
-
-
-def _delta_key(key: object) -> str:
-    if not isinstance(key, str):
-        raise TypeError(refused("delta_timestamps", "keys that are str", describe(key)))
-    return key
+    return {
+        key(name, "a key of delta_timestamps"): _deltas(name, value)
+        for name, value in delta_timestamps.items()
+    }
 
 
 def _deltas(key: str, value: object) -> NDArray[np.float64]:
     name = f"delta_timestamps[{key!r}]"
     try:
         array = np.array(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         array = np.array(None)
     if array.ndim != 1:
         raise ValueError(refused(name, "a one-dimensional list of seconds", describe(value)))
-    if array.size and not np.can_cast(array.dtype, np.float64, "same_kind"):
+    is_number = array.dtype.kind != "b" and np.can_cast(array.dtype, np.float64, "same_kind")
+    if array.size and not is_number:
         raise TypeError(refused(name, "numbers", describe(value)))
     result = array.astype(np.float64)
     result.flags.writeable = False

@@ -40,21 +40,23 @@ def split(batch: "Batch") -> "list[Item]":
 
 
 class EmptyBatch(dict[str, Any]):
-    """Tensors over the memory of arrays, which are found again while the tensors keep it."""
+    """Tensors over the memory of arrays, which are found again while the tensors are as made."""
 
     def __init__(self, arrays: dict[str, Array]) -> None:
         super().__init__(to_tensors(arrays))
         self._arrays = arrays
-        self._addresses = self._addresses_now()
+        self._made = self._layout()
 
-    def _addresses_now(self) -> list[int]:
-        return [tensor.data_ptr() for tensor in self.values()]
+    def _layout(self) -> list[tuple[Any, ...]]:
+        return [
+            (t.data_ptr(), t.dtype, t.shape, t.stride(), t.requires_grad) for t in self.values()
+        ]
 
     def arrays(self) -> dict[str, Array] | None:
         """The arrays, or None if something else was put in place of a tensor or its memory."""
         try:
-            return self._arrays if self._addresses_now() == self._addresses else None
-        except AttributeError:
+            return self._arrays if self._layout() == self._made else None
+        except (AttributeError, RuntimeError):
             return None
 
 

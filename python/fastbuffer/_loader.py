@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
-from fastbuffer._arguments import refused
+from fastbuffer._arguments import describe, refused
 from fastbuffer._batches import packed
 from fastbuffer._tensors import Array
 
@@ -26,6 +26,8 @@ def loader(
     """See `OnlineBuffer.loader`."""
     if shuffle and sampler is not None:
         raise ValueError(refused("shuffle", "False with a sampler", shuffle))
+    if sampler is not None and not isinstance(sampler, Iterable):
+        raise TypeError(refused("sampler", "an iterable of int", describe(sampler)))
     batches: Any
     if sampler is None:
         batches = _Batches(buffer, batch_size, shuffle, drop_last, options.get("generator"))

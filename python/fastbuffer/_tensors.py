@@ -52,16 +52,17 @@ def to_tensors(arrays: dict[str, Array]) -> "dict[str, torch.Tensor]":
     return tensors
 
 
-def to_numpy(value: object, name: str) -> Array:
+def to_numpy(value: Any, name: str) -> Array:
     """The value as a plain array, without copying where that is possible.
 
     Raises:
         ValueError: The value is no rectangular array; the message begins with `name`.
     """
     try:
-        detach = getattr(value, "detach", None)
-        return np.asarray(value if detach is None else detach().cpu())
-    except (ValueError, TypeError) as error:
+        if hasattr(value, "resolve_conj"):  # a tensor
+            value = value.detach().cpu().resolve_conj().resolve_neg()
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(
             f"{name}: expected an array, got {type(value).__name__}: {error}"
         ) from error

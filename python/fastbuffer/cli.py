@@ -1,8 +1,15 @@
 """The commands of ``fastbuffer``. Each imports what it needs only when it is run."""
 
+import math
 from pathlib import Path
 
 import click
+
+
+def _a_number(_: click.Context, option: click.Parameter, value: float) -> float:
+    if math.isnan(value):  # which is in every range
+        raise click.BadParameter("nan is no number", param=option)
+    return value
 
 
 @click.group()
@@ -23,6 +30,7 @@ def cli() -> None:
     "--seconds",
     metavar="S",
     type=click.FloatRange(min=0, min_open=True, max=3600),
+    callback=_a_number,
     default=4.0,
     show_default=True,
     help="Seconds of fitting per policy.",
@@ -38,7 +46,7 @@ def cli() -> None:
 @click.option(
     "--seed",
     metavar="K",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=2**32 - 1),
     default=0,
     show_default=True,
     help="Seed of the environments, the sampling and the policies.",

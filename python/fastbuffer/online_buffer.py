@@ -215,8 +215,7 @@ class OnlineBuffer(_Base):
             KeyError: There is no such key.
             TypeError: The key is no str.
         """
-        if not isinstance(key, str):
-            raise TypeError(refused("key", "a str", _arguments.describe(key)))
+        key = _arguments.key(key, "key")
         return self._converted({key: self._core.column(key)})[key]
 
     def __len__(self) -> int:
@@ -432,13 +431,14 @@ class OnlineBuffer(_Base):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by directory, not by content."""
-        return _reopened, (
-            str(self.write_dir.absolute()),
-            self.fps,
-            self._deltas,
-            self._output,
-            self._tolerance_s,
-        )
+        opening = {
+            "write_dir": str(self.write_dir),
+            "fps": self.fps,
+            "delta_timestamps": self._deltas,
+            "output": self._output,
+        }
+        others = {name: value for name, value in vars(self).items() if name not in _OWN_ATTRIBUTES}
+        return _reopened, (type(self), opening, self._tolerance_s), others or None
 
     def __repr__(self) -> str:
         """The directory and how full it is."""
@@ -449,21 +449,21 @@ class OnlineBuffer(_Base):
         )
 
 
+_OWN_ATTRIBUTES = {"_output", "_core", "_keys", "_tolerance_s", "_deltas", "_windows"}
+
+
 def _reopened(
-    write_dir: str,
-    fps: float | None,
-    deltas: dict[str, NDArray[np.float64]] | None,
-    output: Output,
-    tolerance_s: float | None,
+    cls: type[OnlineBuffer], opening: dict[str, Any], tolerance_s: float | None
 ) -> OnlineBuffer:
-    buffer = OnlineBuffer(write_dir, fps=fps, delta_timestamps=deltas, output=output)
+    buffer = cls.__new__(cls)
+    OnlineBuffer.__init__(buffer, **opening)  # a subclass may begin otherwise
     if tolerance_s is not None:
         buffer.tolerance_s = tolerance_s
     return buffer
 
 
 def _checked_output(output: Output | None) -> Output:
-    if output not in (None, "torch", "numpy"):
+    if output is not None and (not isinstance(output, str) or output not in ("torch", "numpy")):
         raise ValueError(refused("output", '"torch", "numpy" or None', repr(output)))
     if output == "torch":
         require("torch", extra="torch", purpose='OnlineBuffer(output="torch")')
@@ -513,6 +513,8 @@ def _positions_of(index: object) -> NDArray[np.int64]:
     if isinstance(index, str | bytes) or not hasattr(index, "__len__"):
         raise TypeError(refused("index", expected, _arguments.describe(index)))
     array = to_numpy(index, "index")
+    if array.dtype == np.object_ and array.ndim == 1 and all(isinstance(i, int) for i in array):
+        array = np.array([_within_int64(i) for i in array])  # out of range all the same
     if array.ndim == 1 and array.size == 0:
         return np.empty(0, np.int64)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):

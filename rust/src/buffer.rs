@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 
 use crate::commit::{Batch, Shift, Writer};
 use crate::directory::{Directory, Request};
-use crate::episodes::{Episodes, Misfit};
+use crate::episodes::Episodes;
 use crate::error::{Error, Result};
+use crate::fork::PerProcess;
 use crate::format::{Manifest, Record};
 use crate::gather::{BatchOut, Out, Source};
+use crate::index;
 use crate::plan::{Plan, Planner, Touched};
 use crate::ring::{Frames, Ring, Seq, Slot};
 use crate::window::Windows;
@@ -25,18 +27,30 @@ use crate::window::Windows;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How often a read is tried before the writer is taken to be faster than it.
 const ATTEMPTS: usize = 1000;
-/// How many frames are indexed at once: what is read of them stays in the cache.
-const INDEX_BLOCK: usize = 1024;
-
 /// An open buffer.
 #[derive(Debug)]
 pub struct Buffer {
     directory: Directory,
     ring: Ring,
-    episodes: RwLock<Episodes>,
-    writer: Mutex<Option<Writer>>,
+    own: PerProcess<Own>,
     /// The generation of an insert that took longer than `PATIENCE`: its writer may be dead.
     overdue: AtomicU64,
+}
+
+/// What a forked child must not share with its parent.
+#[derive(Debug)]
+struct Own {
+    episodes: RwLock<Episodes>,
+    writer: Mutex<Option<Writer>>,
+}
+
+impl Own {
+    fn new(episodes: Episodes) -> Self {
+        Self {
+            episodes: RwLock::new(episodes),
+            writer: Mutex::new(None),
+        }
+    }
 }
 
 impl Buffer {
@@ -48,8 +62,7 @@ impl Buffer {
         let buffer = Self {
             directory,
             ring,
-            episodes: RwLock::new(Episodes::empty_at(Seq(0), fps)),
-            writer: Mutex::new(None),
+            own: PerProcess::new(Own::new(Episodes::empty_at(Seq(0), fps))),
             overdue: AtomicU64::new(0),
         };
         drop(buffer.episodes()?); // a damaged column is found now, not at the first read
@@ -84,13 +97,11 @@ impl Buffer {
     /// Inserts whole episodes and says how their numbers were shifted.
     pub fn append(&self, batch: Batch<'_>) -> Result<Shift> {
         let mut slot = self.writer_slot();
-        if !slot.as_ref().is_some_and(Writer::is_ours) {
-            *slot = None; // a forked child's copy of its parent's writer, if any
-            *slot = Some(Writer::open(&self.directory)?);
-        }
-        let record = self.directory.state.load()?;
-        slot.as_mut()
-            .map_or(Ok(Shift::default()), |writer| writer.append(&record, batch))
+        let writer = match &mut *slot {
+            Some(writer) => writer,
+            none => none.insert(Writer::open(&self.directory)?),
+        };
+        writer.append(&self.directory.state.load()?, batch)
     }
 
     /// Gives up the writer lock, if this buffer has it. Reading goes on; writing takes it again.
@@ -123,18 +134,32 @@ impl Buffer {
     /// Copies all live rows of a column, in slot order, into `out`. False, with nothing copied, if
     /// `out` is not as long as that.
     pub fn copy_live(&self, column: usize, out: Out<'_>) -> Result<bool> {
-        self.read(|buffer, touched| {
-            let live = buffer.record()?.live;
-            touched.frame(live.first);
-            let row_bytes = buffer.manifest().spec.columns()[column].row_bytes;
+        let row_bytes = self.manifest().spec.columns()[column].row_bytes;
+        let column = &self.directory.columns[column];
+        let mut copied = Seq(0);
+        for _ in 0..ATTEMPTS {
+            let live = self.record()?.live;
             if out.len() != live.len() * row_bytes {
                 return Ok(false);
             }
-            let mut ranges = buffer.ring.runs(live.first, live.len());
-            ranges.sort_by_key(|range| range.start);
-            buffer.directory.columns[column].copy_ranges(&ranges, out);
-            Ok(true)
-        })
+            if live.len() == self.ring.capacity() {
+                // Rows lie in `out` as in the column, so only new ones need another copy.
+                let first = live.first.max(copied);
+                for run in self.ring.runs(first, (live.end.0 - first.0) as usize) {
+                    let bytes = run.start * row_bytes..run.end * row_bytes;
+                    column.copy_from(Slot(run.start), &mut out[bytes]);
+                }
+                copied = live.end;
+            } else {
+                let mut ranges = self.ring.runs(live.first, live.len());
+                ranges.sort_by_key(|range| range.start);
+                column.copy_ranges(&ranges, out);
+            }
+            if self.directory.state.first_live_after_reads()? <= live.first {
+                return Ok(true);
+            }
+        }
+        Err(self.overtaken())
     }
 
     /// The number of live frames, and the ranges of positions, in slot order, that hold all frames
@@ -156,9 +181,21 @@ impl Buffer {
         ))
     }
 
+    fn own(&self) -> &Own {
+        self.own.get(|parents| {
+            // Its index, unless a thread of the parent was just changing it. Not its writer.
+            let known = parents.episodes.try_read().ok();
+            let fps = self.manifest().fps;
+            Own::new(known.map_or_else(|| Episodes::empty_at(Seq(0), fps), |known| known.clone()))
+        })
+    }
+
     fn writer_slot(&self) -> MutexGuard<'_, Option<Writer>> {
         // A writer that panicked left a valid record in force, as a killed one would.
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.own()
+            .writer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The record in force, once no insert is under way. Meanwhile the frames that an insert evicts
@@ -189,10 +226,14 @@ impl Buffer {
                 return result;
             }
         }
-        Err(Error::Overtaken {
+        Err(self.overtaken())
+    }
+
+    fn overtaken(&self) -> Error {
+        Error::Overtaken {
             path: self.path().to_owned(),
             attempts: ATTEMPTS,
-        })
+        }
     }
 
     fn plan(&self, indices: &[i64], windows: &Windows, touched: &mut Touched) -> Result<Plan> {
@@ -210,25 +251,21 @@ impl Buffer {
         for _ in 0..ATTEMPTS {
             let record = self.record()?;
             // An index that a panic left half made would be out of step or empty; both heal here.
-            let episodes = self.episodes.read().unwrap_or_else(PoisonError::into_inner);
+            let episodes = &self.own().episodes;
+            let episodes = episodes.read().unwrap_or_else(PoisonError::into_inner);
             if episodes.live() == record.live {
                 return Ok(episodes);
             }
             drop(episodes);
             self.catch_up(&record)?;
         }
-        Err(Error::Overtaken {
-            path: self.path().to_owned(),
-            attempts: ATTEMPTS,
-        })
+        Err(self.overtaken())
     }
 
     /// Indexes the frames that `record` has and the index has not.
     fn catch_up(&self, record: &Record) -> Result<()> {
-        let mut episodes = self
-            .episodes
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let episodes = &self.own().episodes;
+        let mut episodes = episodes.write().unwrap_or_else(PoisonError::into_inner);
         let known = episodes.live();
         if known.end > record.live.end {
             return Ok(()); // another thread was faster
@@ -237,12 +274,23 @@ impl Buffer {
             episodes.restart_at(record.live.first);
         }
         let from = episodes.live().end;
-        let result = self.index_frames(
+        let fresh = Frames {
+            first: from,
+            end: record.live.end,
+        };
+        let Directory {
+            path,
+            manifest,
+            columns,
+            ..
+        } = &self.directory;
+        let result = index::extend(
             &mut episodes,
-            Frames {
-                first: from,
-                end: record.live.end,
-            },
+            fresh,
+            path,
+            &manifest.spec,
+            columns,
+            self.ring,
         );
         let first_live = self.directory.state.first_live_after_reads()?;
         if from < first_live && from < record.live.end {
@@ -255,44 +303,6 @@ impl Buffer {
         episodes.evict_before(record.live.first);
         result
     }
-
-    fn index_frames(&self, episodes: &mut Episodes, frames: Frames) -> Result<()> {
-        let own = self.manifest().spec.own();
-        let column = |position: usize| &self.directory.columns[position];
-        let (numbers, timestamps) = (column(own.episode_index), column(own.timestamp));
-        for run in self.ring.runs(frames.first, frames.len()) {
-            for start in run.clone().step_by(INDEX_BLOCK) {
-                let slots = start..run.end.min(start + INDEX_BLOCK);
-                let numbers: Vec<i64> = numbers.int64s(slots.clone()).collect();
-                let timestamps: Vec<f64> = timestamps.float64s(slots).collect();
-                let extended = episodes.extend(&numbers, &timestamps);
-                let next = self.ring.slot(episodes.live().end);
-                extended.map_err(|misfit| self.misfit(misfit, next))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn misfit(&self, misfit: Misfit, slot: Slot) -> Error {
-        let own = self.manifest().spec.own();
-        let (column, what) = match misfit {
-            Misfit::EpisodeDecreases { before, found } => (
-                own.episode_index,
-                format!(
-                    "slot {}: expected at least {before}, the value before, got {found}",
-                    slot.0
-                ),
-            ),
-            Misfit::TimestampNotFinite(timestamp) => (
-                own.timestamp,
-                format!("slot {}: expected finite seconds, got {timestamp}", slot.0),
-            ),
-        };
-        let file = self
-            .path()
-            .join(self.manifest().spec.columns()[column].file_name());
-        Error::damaged(&file, what)
-    }
 }
 
 #[cfg(test)]
@@ -302,7 +312,6 @@ mod tests {
     use crate::map::tests::initialised;
     use crate::rows::{Dim, Rows};
     use crate::spec::{DType, Field};
-    use crate::state::StateWriter;
     use std::collections::BTreeMap;
     use std::mem::MaybeUninit;
 
@@ -395,7 +404,8 @@ mod tests {
             },
             ..record
         };
-        StateWriter::open(directory.path()).unwrap().store(&publish);
+        let mut state = buffer.directory.state.open_for_writing().unwrap();
+        state.store(&publish);
         for reader in [&buffer, &open(directory.path())] {
             assert_eq!(values(reader), [2, 3, 4, 5, 6, 7]);
             assert_eq!(reader.num_episodes().unwrap(), 2);
@@ -415,7 +425,8 @@ mod tests {
         // Killed after the commit: the mask and the next index are those from before.
         let mask = directory.path().join("_occupancy_mask");
         std::fs::write(&mask, [0; CAPACITY]).unwrap();
-        StateWriter::open(directory.path()).unwrap().set_mirrored(0);
+        let mut state = buffer.directory.state.open_for_writing().unwrap();
+        state.set_mirrored(0);
         append(&open(directory.path()), 5, 1);
         assert_eq!(std::fs::read(&mask).unwrap(), [1, 1, 1, 1, 1, 1, 0, 0]);
         let next = std::fs::read(directory.path().join("_next_index")).unwrap();

@@ -164,7 +164,7 @@ pub struct Shift {
 /// The right to write a directory, with its files mapped for that.
 #[derive(Debug)]
 pub struct Writer {
-    lock: WriterLock,
+    _lock: WriterLock,
     ring: Ring,
     columns: Vec<WriteColumn>,
     own: OwnColumns,
@@ -179,20 +179,21 @@ impl Writer {
         let lock = WriterLock::acquire(&directory.path)?;
         let (path, spec) = (&directory.path, &directory.manifest.spec);
         let capacity = directory.manifest.capacity;
-        let columns = spec.columns().iter().map(|column| {
+        let columns = spec.columns().iter().zip(&directory.columns);
+        let columns = columns.map(|(column, read)| {
             let file = path.join(column.file_name());
             Ok(WriteColumn {
-                map: WriteMap::open(&file, column.row_bytes * capacity)?,
+                map: read.open_for_writing(&file)?,
                 dtype: column.field.dtype,
                 row_bytes: column.row_bytes,
             })
         });
         let mut writer = Self {
-            lock,
+            _lock: lock,
             ring: Ring::new(capacity),
             columns: columns.collect::<Result<_>>()?,
             own: spec.own(),
-            state: StateWriter::open(path)?,
+            state: directory.state.open_for_writing()?,
             next_index: WriteMap::open(&path.join(NEXT_INDEX_FILE), 8)?,
             occupancy_mask: WriteMap::open(&path.join(OCCUPANCY_MASK_FILE), capacity)?,
         };
@@ -201,11 +202,6 @@ impl Writer {
             writer.rebuild_mirror(&record);
         }
         Ok(writer)
-    }
-
-    /// Whether this process may write: a forked child may not use its parent's writer.
-    pub fn is_ours(&self) -> bool {
-        self.lock.is_ours()
     }
 
     /// Inserts a batch after the frames of `record`, the one in force.

@@ -10,9 +10,11 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::episodes::Episodes;
 use crate::error::{AtPath, Error, Result};
 use crate::format::{Manifest, Record, check_fps};
 use crate::gather::Column;
+use crate::index;
 use crate::lock::{LOCK_FILE, WriterLock};
 use crate::map::ReadMap;
 use crate::ring::{Frames, Ring, Seq};
@@ -67,6 +69,8 @@ pub struct Directory {
 impl Directory {
     /// Opens the buffer at `path`, or makes one there of what NumPy left or of nothing.
     pub fn open_or_create(path: &Path, request: &Request) -> Result<Self> {
+        // Made absolute, or a change of the working directory would change which one is meant.
+        let path = &std::path::absolute(path).at(path)?;
         if let Some(manifest) = read_manifest(path)? {
             return Self::open(path, manifest, request);
         }
@@ -215,7 +219,7 @@ fn create_dir(path: &Path) -> Result<()> {
 fn adopt_or_create(path: &Path, wanted: &Manifest, preallocate: bool) -> Result<()> {
     remove_half_made(path)?;
     if exists(&path.join(NEXT_INDEX_FILE))? && exists(&path.join(OCCUPANCY_MASK_FILE))? {
-        adopt(path, wanted)
+        adopt(path, wanted, preallocate)
     } else {
         create(path, wanted, preallocate)
     }
@@ -331,9 +335,14 @@ fn remove_half_made(path: &Path) -> Result<()> {
 }
 
 /// Makes a buffer of a directory that the NumPy implementation wrote: its files stay as they are.
-fn adopt(path: &Path, manifest: &Manifest) -> Result<()> {
+fn adopt(path: &Path, manifest: &Manifest, preallocate: bool) -> Result<()> {
     let columns = open_columns(path, manifest)?;
     let record = adopted_record(path, manifest, &columns)?;
+    if preallocate {
+        for (name, len) in files_of(manifest) {
+            reserve_existing(&path.join(name), len)?;
+        }
+    }
     let state = path.join(STATE_FILE);
     fs::write(&state, state::encode(manifest.capacity, &record)).at(&state)?;
     let temporary = path.join(ADOPTING_FILE);
@@ -341,14 +350,22 @@ fn adopt(path: &Path, manifest: &Manifest) -> Result<()> {
     fs::rename(&temporary, path.join(MANIFEST_FILE)).at(&temporary)
 }
 
+/// Gives a file of that length the space that its holes lack.
+fn reserve_existing(path: &Path, len: u64) -> Result<()> {
+    let file = OpenOptions::new().write(true).open(path).at(path)?;
+    match allocate(&file, len) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
+        result => result.at(path),
+    }
+}
+
 fn adopted_record(path: &Path, manifest: &Manifest, columns: &[Column]) -> Result<Record> {
     let live = adopted_live(path, manifest.capacity)?;
     let ring = Ring::new(manifest.capacity);
     let own = manifest.spec.own();
     let value = |column: usize, seq: Seq| columns[column].int64(ring.slot(seq));
-    let numbers = (live.first.0..live.end.0).map(|seq| value(own.episode_index, Seq(seq)));
-    let mut runs: Vec<i64> = numbers.collect();
-    runs.dedup();
+    let mut episodes = Episodes::empty_at(live.first, None);
+    index::extend(&mut episodes, live, path, &manifest.spec, columns, ring)?;
     let next = |column: usize| -> Result<i64> {
         if live.is_empty() {
             return Ok(0);
@@ -362,7 +379,7 @@ fn adopted_record(path: &Path, manifest: &Manifest, columns: &[Column]) -> Resul
     };
     Ok(Record {
         live,
-        episodes: runs.len() as u64,
+        episodes: episodes.len() as u64,
         next_index: next(own.index)?,
         next_episode: next(own.episode_index)?,
         writing: Frames {

@@ -48,7 +48,7 @@ pub enum Misfit {
 }
 
 /// The live episodes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Episodes {
     entries: VecDeque<Entry>,
     live: Frames,

@@ -103,6 +103,12 @@ pub enum Error {
         /// Its reason.
         source: io::Error,
     },
+    /// There is not as much memory.
+    #[error("out of memory for {what}")]
+    OutOfMemory {
+        /// What for.
+        what: String,
+    },
     /// The writer overtook a read again and again.
     #[error("{path}: the frames being read were overwritten in each of {attempts} attempts", path = path.display())]
     Overtaken {
@@ -114,7 +120,10 @@ pub enum Error {
 }
 
 fn owner(pid: Option<u32>) -> String {
-    pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"))
+    pid.map_or_else(
+        || "another process".into(),
+        |pid| format!("process {pid}, or by one that it forked if it has ended"),
+    )
 }
 
 impl Error {

@@ -2,9 +2,11 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use crate::map::ReadMap;
+use crate::error::Result;
+use crate::map::{ReadMap, WriteMap};
 use crate::plan::{Answers, Item, ItemWindows, Plan};
 use crate::ring::{Ring, Slot};
 use crate::threads::{for_each, parts};
@@ -24,6 +26,11 @@ impl Column {
     /// A column whose rows have `row_bytes` bytes, not 0.
     pub fn new(map: ReadMap, row_bytes: usize) -> Self {
         Self { map, row_bytes }
+    }
+
+    /// The column, mapped for writing through its file's `path`.
+    pub fn open_for_writing(&self, path: &Path) -> Result<WriteMap> {
+        WriteMap::open_same(path, &self.map)
     }
 
     /// The row of a column of float64 scalars.
@@ -70,7 +77,7 @@ impl Column {
     }
 
     /// Copies rows from `slot` on into all of `out`.
-    fn copy_from(&self, slot: Slot, out: Out<'_>) {
+    pub fn copy_from(&self, slot: Slot, out: Out<'_>) {
         self.map.read(slot.0 * self.row_bytes, out);
     }
 

@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::path::Path;
@@ -18,19 +18,20 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use crate::error::{AtPath, Error, Result};
 
+/// Which file something is, whatever its path: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity(u64, u64);
+
 /// A whole file, mapped for reading.
 #[derive(Debug)]
-pub struct ReadMap(MmapRaw);
+pub struct ReadMap(MmapRaw, Identity);
 
 impl ReadMap {
     /// Maps a regular file of exactly `len` bytes.
     pub fn open(path: &Path, len: usize) -> Result<Self> {
-        let file = open_checked(path, OpenOptions::new().read(true), len)?;
-        MmapOptions::new()
-            .len(len)
-            .map_raw_read_only(&file)
-            .map(Self)
-            .at(path)
+        let (file, identity) = open_checked(path, OpenOptions::new().read(true), len)?;
+        let map = MmapOptions::new().len(len).map_raw_read_only(&file);
+        map.map(|map| Self(map, identity)).at(path)
     }
 
     /// The number of bytes.
@@ -92,12 +93,26 @@ pub struct WriteMap(MmapRaw);
 impl WriteMap {
     /// Maps a regular file of exactly `len` bytes.
     pub fn open(path: &Path, len: usize) -> Result<Self> {
-        let file = open_checked(path, OpenOptions::new().read(true).write(true), len)?;
-        MmapOptions::new()
-            .len(len)
-            .map_raw(&file)
-            .map(Self)
-            .at(path)
+        Self::open_identified(path, len).map(|(map, _)| map)
+    }
+
+    /// Maps the file at `path` that `read` maps, and no other that has taken its place.
+    pub fn open_same(path: &Path, read: &ReadMap) -> Result<Self> {
+        let (map, identity) = Self::open_identified(path, read.len())?;
+        match identity == read.1 {
+            true => Ok(map),
+            false => Err(Error::damaged(
+                path,
+                "expected the file that was opened, got another in its place: open the buffer anew",
+            )),
+        }
+    }
+
+    fn open_identified(path: &Path, len: usize) -> Result<(Self, Identity)> {
+        let mut options = OpenOptions::new();
+        let (file, identity) = open_checked(path, options.read(true).write(true), len)?;
+        let map = MmapOptions::new().len(len).map_raw(&file);
+        map.map(|map| (Self(map), identity)).at(path)
     }
 
     /// Copies all of `bytes` to `offset`.
@@ -140,23 +155,41 @@ fn assert_within(offset: usize, len: usize, map_len: usize) {
 }
 
 /// Opens a regular file after checking that it has exactly `len` bytes.
-fn open_checked(path: &Path, options: &OpenOptions, len: usize) -> Result<File> {
-    // Asked before opening, because opening a FIFO would wait for its other end.
-    if !path.symlink_metadata().at(path)?.file_type().is_file() {
-        return Err(Error::damaged(
-            path,
-            "expected a regular file, got something else",
-        ));
-    }
+fn open_checked(path: &Path, options: &OpenOptions, len: usize) -> Result<(File, Identity)> {
+    check_regular(path)?;
     let file = options.open(path).at(path)?;
-    let actual = file.metadata().at(path)?.len();
-    if actual != len as u64 {
+    let metadata = file.metadata().at(path)?;
+    if metadata.len() != len as u64 {
         return Err(Error::damaged(
             path,
-            format!("expected {len} bytes, got {actual}"),
+            format!("expected {len} bytes, got {}", metadata.len()),
         ));
     }
-    Ok(file)
+    let identity = identity(&metadata);
+    Ok((file, identity))
+}
+
+/// Refuses what is no regular file; to be asked before opening, since opening a FIFO would wait for
+/// its other end and opening a link would reach outside of the directory.
+pub fn check_regular(path: &Path) -> Result<()> {
+    if path.symlink_metadata().at(path)?.file_type().is_file() {
+        return Ok(());
+    }
+    Err(Error::damaged(
+        path,
+        "expected a regular file, got something else",
+    ))
+}
+
+#[cfg(unix)]
+fn identity(metadata: &Metadata) -> Identity {
+    use std::os::unix::fs::MetadataExt;
+    Identity(metadata.dev(), metadata.ino())
+}
+
+#[cfg(not(unix))]
+fn identity(_: &Metadata) -> Identity {
+    Identity(0, 0) // files that are open cannot be replaced there
 }
 
 #[cfg(test)]

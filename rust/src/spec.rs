@@ -21,6 +21,9 @@ pub const TIMESTAMP_KEY: &str = "timestamp";
 /// What a windowed key's pad mask is called: the key and this.
 pub const IS_PAD_POSTFIX: &str = "_is_pad";
 
+/// Two less than an array may have everywhere, for those of a batch and of a window.
+const MOST_DIMENSIONS: usize = 30;
+
 /// The longest file name that common file systems take, in bytes.
 const LONGEST_FILE_NAME: usize = 255;
 
@@ -247,6 +250,13 @@ fn column(key: String, field: Field, capacity: usize) -> Result<ColumnSpec> {
             argument(),
             "dimensions of at least 1",
             format!("{:?}", field.shape),
+        ));
+    }
+    if field.shape.len() > MOST_DIMENSIONS {
+        return Err(Error::argument(
+            argument(),
+            format!("at most {MOST_DIMENSIONS} dimensions"),
+            field.shape.len().to_string(),
         ));
     }
     let fits = |row_bytes: &usize| {

@@ -57,6 +57,11 @@ impl State {
         Ok(state)
     }
 
+    /// The same file, for writing.
+    pub fn open_for_writing(&self) -> Result<StateWriter> {
+        WriteMap::open_same(&self.path, &self.map).map(|map| StateWriter { map })
+    }
+
     /// The record in force: never older than the one in force when the call began.
     pub fn load(&self) -> Result<Record> {
         for attempt in 0..ATTEMPTS {
@@ -121,11 +126,6 @@ pub struct StateWriter {
 }
 
 impl StateWriter {
-    /// Opens the state file in `directory`, which a [`State`] has checked.
-    pub fn open(directory: &Path) -> Result<Self> {
-        WriteMap::open(&directory.join(STATE_FILE), STATE_BYTES).map(|map| Self { map })
-    }
-
     /// Puts `record` in force. Its generation must follow the one in force.
     pub fn store(&mut self, record: &Record) {
         let place = &self.map.words()[RECORD_AT[record.place()]..][..RECORD_WORDS];
@@ -161,10 +161,9 @@ mod tests {
 
     fn state_in(directory: &Path) -> (State, StateWriter) {
         std::fs::write(directory.join(STATE_FILE), encode(8, &Record::empty())).unwrap();
-        (
-            State::open(directory, 8).unwrap(),
-            StateWriter::open(directory).unwrap(),
-        )
+        let state = State::open(directory, 8).unwrap();
+        let writer = state.open_for_writing().unwrap();
+        (state, writer)
     }
 
     fn record(generation: u64) -> Record {

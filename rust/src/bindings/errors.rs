@@ -1,6 +1,8 @@
 //! The one place where the core's errors become Python exceptions.
 
-use pyo3::exceptions::{PyIndexError, PyKeyError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{
+    PyIndexError, PyKeyError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError,
+};
 use pyo3::prelude::*;
 
 use crate::error::Error;
@@ -16,6 +18,7 @@ impl From<Error> for PyErr {
             Error::UnknownKey { .. } => PyKeyError::new_err(message),
             Error::OutOfRange { .. } => PyIndexError::new_err(message),
             Error::Overtaken { .. } => PyRuntimeError::new_err(message),
+            Error::OutOfMemory { .. } => PyMemoryError::new_err(message),
             Error::Tolerance { .. } => package_error("TimestampToleranceError", message),
             Error::Locked { .. } => package_error("BufferLockedError", message),
             Error::Io { path, source } => match source.raw_os_error() {

@@ -34,14 +34,14 @@ pub fn sampler_weights<'py>(
                 .positions_dropping_last(online_drop_n_last_frames)?;
             Ok(Side { len, drawn })
         })?;
-        if offline.len + online.len == 0 {
+        if offline.len == 0 && online.len == 0 {
             return Err(Error::argument(
                 "offline_dataset and online_dataset",
                 "at least one frame",
                 "both sides empty",
             ));
         }
-        Ok(weights(&offline, &online, online_sampling_ratio))
+        weights(&offline, &online, online_sampling_ratio)
     })?;
     Ok(weights.into_pyarray(py))
 }

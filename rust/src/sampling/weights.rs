@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::error::{Error, Result};
+
 /// One side: how many frames it has, and which of them may be drawn.
 #[derive(Clone, Debug, Default)]
 pub struct Side {
@@ -20,19 +22,27 @@ impl Side {
 /// One weight per frame of `[offline; online]`. The drawn frames of a side weigh the same; the
 /// online side's weights add up to `online_share`, the offline side's to the rest. A side with
 /// nothing to draw gives its share to the other; if neither has anything, all frames weigh the same.
-pub fn weights(offline: &Side, online: &Side, online_share: f64) -> Vec<f32> {
-    let total = offline.len + online.len;
+pub fn weights(offline: &Side, online: &Side, online_share: f64) -> Result<Vec<f32>> {
+    let total = offline.len.saturating_add(online.len);
+    let mut weights = Vec::new();
+    let reserved = weights.try_reserve_exact(total);
+    reserved.map_err(|_| Error::OutOfMemory {
+        what: format!("the weights of {total} frames"),
+    })?;
     let online_share = match (offline.count(), online.count()) {
-        (0, 0) => return vec![(1.0 / total as f64) as f32; total],
+        (0, 0) => {
+            weights.resize(total, (1.0 / total as f64) as f32);
+            return Ok(weights);
+        }
         (0, _) => 1.0,
         (_, 0) => 0.0,
         _ => online_share,
     };
-    let mut weights = vec![0.0; total];
+    weights.resize(total, 0.0);
     let (offline_weights, online_weights) = weights.split_at_mut(offline.len);
     fill(offline_weights, offline, 1.0 - online_share);
     fill(online_weights, online, online_share);
-    weights
+    Ok(weights)
 }
 
 fn fill(weights: &mut [f32], side: &Side, share: f64) {
@@ -43,6 +53,7 @@ fn fill(weights: &mut [f32], side: &Side, share: f64) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -63,7 +74,7 @@ mod tests {
         #[test]
         fn shares_are_kept_and_sum_to_one(offline in side(), online in side(), share in 0.0..=1.0f64) {
             prop_assume!(offline.len + online.len > 0);
-            let weights = weights(&offline, &online, share);
+            let weights = weights(&offline, &online, share).unwrap();
             let sum = |weights: &[f32]| weights.iter().map(|&w| f64::from(w)).sum::<f64>();
             prop_assert!((sum(&weights) - 1.0).abs() < 1e-6);
             if offline.count() > 0 && online.count() > 0 {

@@ -1,0 +1,51 @@
+//! Building the episode index from the columns.
+
+use std::path::Path;
+
+use crate::episodes::{Episodes, Misfit};
+use crate::error::{Error, Result};
+use crate::gather::Column;
+use crate::ring::{Frames, Ring, Slot};
+use crate::spec::Spec;
+
+/// How many frames are indexed at once: what is read of them stays in the cache.
+const BLOCK: usize = 1024;
+
+/// Adds `frames`, which follow those in the index, as the columns of the buffer at `path` have them.
+pub fn extend(
+    episodes: &mut Episodes,
+    frames: Frames,
+    path: &Path,
+    spec: &Spec,
+    columns: &[Column],
+    ring: Ring,
+) -> Result<()> {
+    let numbers = &columns[spec.own().episode_index];
+    let timestamps = &columns[spec.own().timestamp];
+    for run in ring.runs(frames.first, frames.len()) {
+        for start in run.clone().step_by(BLOCK) {
+            let slots = start..run.end.min(start + BLOCK);
+            let numbers: Vec<i64> = numbers.int64s(slots.clone()).collect();
+            let timestamps: Vec<f64> = timestamps.float64s(slots).collect();
+            let extended = episodes.extend(&numbers, &timestamps);
+            let next = ring.slot(episodes.live().end);
+            extended.map_err(|misfit| damaged(path, spec, misfit, next))?;
+        }
+    }
+    Ok(())
+}
+
+fn damaged(path: &Path, spec: &Spec, misfit: Misfit, slot: Slot) -> Error {
+    let (column, what) = match misfit {
+        Misfit::EpisodeDecreases { before, found } => (
+            spec.own().episode_index,
+            format!("expected at least {before}, the value before, got {found}"),
+        ),
+        Misfit::TimestampNotFinite(timestamp) => (
+            spec.own().timestamp,
+            format!("expected finite seconds, got {timestamp}"),
+        ),
+    };
+    let file = path.join(spec.columns()[column].file_name());
+    Error::damaged(&file, format!("slot {}: {what}", slot.0))
+}
