@@ -115,7 +115,8 @@ def test_a_directory_in_use_is_refused_and_left_alone(demo, invoke, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "option", ["--episodes=1", "--episodes=x", "--seconds=0", "--seconds=-1", "--seed=-1"]
+    "option",
+    ["--episodes=1", "--episodes=x", "--seconds=0", "--seconds=-1", "--seconds=nan", "--seed=-1"],
 )
 def test_unusable_options_are_refused(invoke, option):
     assert invoke("demo", option).exit_code == 2

@@ -39,13 +39,15 @@ impl Column {
     }
 
     /// Consecutive rows of a column of int64 scalars.
-    pub fn int64s(&self, slots: Range<usize>) -> impl Iterator<Item = i64> + '_ {
-        self.map.words(slots).map(u64::cast_signed)
+    pub fn int64s(&self, slots: Range<usize>) -> Vec<i64> {
+        let words = self.map.words(slots).into_iter();
+        words.map(u64::cast_signed).collect()
     }
 
     /// Consecutive rows of a column of float64 scalars.
-    pub fn float64s(&self, slots: Range<usize>) -> impl Iterator<Item = f64> + '_ {
-        self.map.words(slots).map(f64::from_bits)
+    pub fn float64s(&self, slots: Range<usize>) -> Vec<f64> {
+        let words = self.map.words(slots).into_iter();
+        words.map(f64::from_bits).collect()
     }
 
     /// The row of a column of int64 scalars.

@@ -25,8 +25,7 @@ pub fn extend(
     for run in ring.runs(frames.first, frames.len()) {
         for start in run.clone().step_by(BLOCK) {
             let slots = start..run.end.min(start + BLOCK);
-            let numbers: Vec<i64> = numbers.int64s(slots.clone()).collect();
-            let timestamps: Vec<f64> = timestamps.float64s(slots).collect();
+            let (numbers, timestamps) = (numbers.int64s(slots.clone()), timestamps.float64s(slots));
             let extended = episodes.extend(&numbers, &timestamps);
             let next = ring.slot(episodes.live().end);
             extended.map_err(|misfit| damaged(path, spec, misfit, next))?;

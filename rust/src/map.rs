@@ -72,17 +72,19 @@ impl ReadMap {
         unsafe { (*self.0.as_ptr().cast::<AtomicU64>().add(position)).load(ordering) }
     }
 
-    /// Some of the file's 64-bit words, by their positions, counted in words.
-    pub fn words(&self, positions: Range<usize>) -> impl Iterator<Item = u64> + '_ {
+    /// Copies some of the file's 64-bit words, by their positions, counted in words.
+    pub fn words(&self, positions: Range<usize>) -> Vec<u64> {
         assert!(positions.start <= positions.end && positions.end <= self.len() / 8);
+        let mut words = Vec::with_capacity(positions.len());
         // SAFETY: the words lie within the map (asserted), which is aligned, since it begins at a
-        // page, and lives as long as `self`. All access through the slice is atomic loads, so
-        // concurrent writers do no harm.
-        let words: &[AtomicU64] = unsafe {
-            let first = self.0.as_ptr().cast::<AtomicU64>().add(positions.start);
-            std::slice::from_raw_parts(first, positions.len())
-        };
-        words.iter().map(|word| word.load(Ordering::Relaxed))
+        // page, and lives as long as `self`; the vector has room for them and is ours alone. After
+        // the copy they are initialised, to whatever another process may be writing meanwhile.
+        unsafe {
+            let first = self.0.as_ptr().cast::<u64>().add(positions.start);
+            std::ptr::copy_nonoverlapping(first, words.as_mut_ptr(), positions.len());
+            words.set_len(positions.len());
+        }
+        words
     }
 }
 
