@@ -383,6 +383,8 @@ def test_torch_tensors_are_indices_too(pair, torch, kind):
     assert_equal(pair.buffer[index], pair.model.batch([3, 0, 11]))
     assert_equal(pair.buffer[index[0]], pair.model.item(3))
     assert_equal(pair.buffer[torch.tensor([], dtype=torch.int64)], pair.model.batch([]))
+    assert_equal(pair.buffer[torch.tensor([3])], pair.model.batch([3]))
+    assert_equal(pair.buffer[torch.tensor(3)], pair.model.item(3))
 
 
 @pytest.mark.parametrize("index", [np.int64(3), np.uint8(3), np.array(3)], ids=type)

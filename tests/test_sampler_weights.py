@@ -128,3 +128,11 @@ def test_more_weights_than_memory_are_an_error(length):
 
     with pytest.raises(MemoryError, match=str(length)):
         compute_sampler_weights(Long([5]))
+
+
+@pytest.mark.parametrize("bounds", [{"from": [0]}, None, [3]], ids=str)
+def test_missing_bounds_are_refused(bounds):
+    dataset = Offline([5])
+    dataset.episode_data_index = bounds
+    with pytest.raises(ValueError, match=r"offline_dataset: expected bounds .*'from' and 'to'"):
+        compute_sampler_weights(dataset)

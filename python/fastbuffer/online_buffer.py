@@ -493,7 +493,7 @@ def _single(index: object) -> int | None:
     """The index as an int, if it is one."""
     if isinstance(index, int):
         return _within_int64(index)
-    if isinstance(index, slice | Sequence | np.ndarray) and getattr(index, "ndim", 1) != 0:
+    if isinstance(index, slice | Sequence) or getattr(index, "ndim", 0) != 0:
         return None
     try:
         return _within_int64(operator.index(index))  # type: ignore[arg-type]

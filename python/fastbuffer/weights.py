@@ -106,7 +106,11 @@ def _offline(dataset: Any) -> tuple[int, Bounds, Bounds]:
     else:
         expected = "episode_data_index or meta.episodes with the episodes' bounds"
         raise TypeError(refused("offline_dataset", expected, describe(dataset)))
-    starts, ends = (_bounds(episodes[name], name) for name in names)
+    try:
+        starts, ends = (_bounds(episodes[name], name) for name in names)
+    except (KeyError, IndexError, TypeError) as error:
+        expected = f"bounds of its episodes under {names[0]!r} and {names[1]!r}"
+        raise ValueError(refused("offline_dataset", expected, describe(episodes))) from error
     if len(starts) != len(ends):
         expected = f"as many {names[0]!r} as {names[1]!r}"
         raise ValueError(refused("offline_dataset", expected, f"{len(starts)} and {len(ends)}"))

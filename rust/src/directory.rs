@@ -75,14 +75,16 @@ impl Directory {
             return Self::open(path, manifest, request);
         }
         let wanted = request.manifest(path)?;
+        let new = new_dirs(path);
         create_dir(path)?;
         let lock = WriterLock::acquire_within(path, CREATION_PATIENCE)?;
         if let Some(manifest) = read_manifest(path)? {
             return Self::open(path, manifest, request); // made while we waited
         }
         adopt_or_create(path, &wanted, request.preallocate).inspect_err(|_| {
-            // The lock file goes too: it is all that is left of the attempt.
+            // All that is left of the attempt goes too.
             let _ = fs::remove_file(path.join(LOCK_FILE));
+            new.iter().for_each(|dir| drop(fs::remove_dir(dir)));
         })?;
         drop(lock);
         Self::open(path, wanted, request)
@@ -205,6 +207,12 @@ fn exists(path: &Path) -> Result<bool> {
             source,
         }),
     }
+}
+
+/// The directories that `create_dir` will make, innermost first.
+fn new_dirs(path: &Path) -> Vec<PathBuf> {
+    let missing = path.ancestors().take_while(|dir| !dir.exists());
+    missing.map(Path::to_owned).collect()
 }
 
 fn create_dir(path: &Path) -> Result<()> {
