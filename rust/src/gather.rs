@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::map::{ReadMap, WriteMap};
 use crate::plan::{Answers, Item, ItemWindows, Plan};
 use crate::ring::{Ring, Slot};
-use crate::threads::{for_each, parts};
+use crate::threads::{for_each, parts, worth};
 use crate::window::{Window, Windows};
 
 /// Memory that a result is written to.
@@ -172,8 +172,9 @@ impl Source<'_> {
     pub fn copy(&self, out: BatchOut<'_>, threads: usize) {
         let items = self.plan.items.as_slice();
         let bytes = out.columns.iter().map(|rows| rows.len()).sum();
-        let parts = out.split_evenly(items, parts(bytes, threads));
-        for_each(parts, |(items, out)| self.copy_items(items, out));
+        let threads = worth(bytes, threads);
+        let parts = out.split_evenly(items, parts(threads));
+        for_each(parts, threads, |(items, out)| self.copy_items(items, out));
     }
 
     fn copy_items(&self, items: &[Item], mut out: BatchOut<'_>) {

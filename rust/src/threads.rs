@@ -42,14 +42,26 @@ fn parse(text: &str) -> Result<usize> {
         })
 }
 
-/// In how many parts to copy so many bytes.
-pub fn parts(bytes: usize, threads: usize) -> usize {
-    threads.min(bytes / BYTES_PER_THREAD).max(1)
+/// Each thread takes several parts in turn, so that none waits long for one that began late.
+const PARTS_PER_THREAD: usize = 4;
+
+/// How many of the allowed threads are worth it for so many bytes.
+pub fn worth(bytes: usize, allowed: usize) -> usize {
+    allowed.min(bytes / BYTES_PER_THREAD).max(1)
 }
 
-/// Does `work` on each part, on one thread per part or on fewer where no more can be started.
-pub fn for_each<T: Send>(parts: Vec<T>, work: impl Fn(T) + Sync) {
-    let others = parts.len().saturating_sub(1);
+/// In how many parts to split what so many threads share.
+pub fn parts(threads: usize) -> usize {
+    if threads == 1 {
+        1
+    } else {
+        threads * PARTS_PER_THREAD
+    }
+}
+
+/// Does `work` on each part, on so many threads or on fewer where no more can be started.
+pub fn for_each<T: Send>(parts: Vec<T>, threads: usize, work: impl Fn(T) + Sync) {
+    let others = threads.min(parts.len()).saturating_sub(1);
     let queue = Mutex::new(parts);
     let take_turns = || {
         while let Some(part) = next(&queue) {
@@ -83,7 +95,7 @@ mod tests {
     fn every_part_is_worked_on_once() {
         for count in [0, 1, 2, 7] {
             let done: Vec<_> = (0..count).map(|_| AtomicUsize::new(0)).collect();
-            for_each((0..count).collect(), |part: usize| {
+            for_each((0..count).collect(), 3, |part: usize| {
                 done[part].fetch_add(1, Ordering::Relaxed);
             });
             assert!(done.iter().all(|times| times.load(Ordering::Relaxed) == 1));
@@ -92,11 +104,12 @@ mod tests {
 
     #[test]
     fn small_copies_are_not_shared() {
-        assert_eq!(parts(0, 8), 1);
-        assert_eq!(parts(BYTES_PER_THREAD * 2 - 1, 8), 1);
-        assert_eq!(parts(BYTES_PER_THREAD * 2, 8), 2);
-        assert_eq!(parts(BYTES_PER_THREAD * 100, 8), 8);
-        assert_eq!(parts(BYTES_PER_THREAD * 100, 1), 1);
+        assert_eq!(worth(0, 8), 1);
+        assert_eq!(worth(BYTES_PER_THREAD * 2 - 1, 8), 1);
+        assert_eq!(worth(BYTES_PER_THREAD * 2, 8), 2);
+        assert_eq!(worth(BYTES_PER_THREAD * 100, 8), 8);
+        assert_eq!(worth(BYTES_PER_THREAD * 100, 1), 1);
+        assert_eq!(parts(1), 1);
     }
 
     #[test]
