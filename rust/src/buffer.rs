@@ -27,6 +27,7 @@ use crate::window::Windows;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How often a read is tried before the writer is taken to be faster than it.
 const ATTEMPTS: usize = 1000;
+
 /// An open buffer.
 #[derive(Debug)]
 pub struct Buffer {
@@ -153,7 +154,8 @@ impl Buffer {
             } else {
                 let mut ranges = self.ring.runs(live.first, live.len());
                 ranges.sort_by_key(|range| range.start);
-                column.copy_ranges(&ranges, out);
+                let runs = ranges.iter();
+                column.copy_runs(runs.map(|run| (Slot(run.start), run.len())), out);
             }
             if self.directory.state.first_live_after_reads()? <= live.first {
                 return Ok(true);

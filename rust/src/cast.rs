@@ -92,8 +92,7 @@ fn unsigned<const N: usize>(
         DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => {
             signed(from, to, out, |bytes| load(bytes).cast_signed());
         }
-        DType::Float32 => each(from, out, |bytes| (load(bytes) as f32).to_le_bytes()),
-        DType::Float16 | DType::Complex64 => {
+        DType::Float16 | DType::Float32 | DType::Complex64 => {
             float(from, to, out, |bytes| (load(bytes) as f32).into());
         }
         DType::Float64 | DType::Complex128 => float(from, to, out, |bytes| load(bytes) as f64),

@@ -70,12 +70,20 @@ impl Column {
 
     /// As `gather`, with consecutive slots as one copy.
     fn gather_runs(&self, slots: &[Slot], out: Out<'_>) {
+        let runs = slots.chunk_by(|slot, next| slot.0 + 1 == next.0);
+        self.copy_runs(runs.map(|run| (run[0], run.len())), out);
+    }
+
+    /// Copies runs of rows, each by its first slot and its length, one after the other into `out`,
+    /// which is exactly as long.
+    pub fn copy_runs(&self, runs: impl Iterator<Item = (Slot, usize)>, out: Out<'_>) {
         let mut rest = out;
-        for run in slots.chunk_by(|slot, next| slot.0 + 1 == next.0) {
-            let (rows, others) = rest.split_at_mut(run.len() * self.row_bytes);
-            self.copy_from(run[0], rows);
+        for (first, len) in runs {
+            let (rows, others) = rest.split_at_mut(len * self.row_bytes);
+            self.copy_from(first, rows);
             rest = others;
         }
+        assert!(rest.is_empty());
     }
 
     /// Copies rows from `slot` on into all of `out`.
@@ -88,17 +96,6 @@ impl Column {
         for (slot, row) in slots.zip(out.as_chunks_mut::<N>().0) {
             self.map.read(slot.0 * N, row);
         }
-    }
-
-    /// Copies ranges of slots one after the other into `out`, which is exactly as long.
-    pub fn copy_ranges(&self, ranges: &[Range<usize>], out: Out<'_>) {
-        let mut rest = out;
-        for range in ranges {
-            let (rows, others) = rest.split_at_mut(range.len() * self.row_bytes);
-            self.copy_from(Slot(range.start), rows);
-            rest = others;
-        }
-        assert!(rest.is_empty());
     }
 }
 
@@ -241,13 +238,9 @@ impl WindowSource<'_> {
         // Neither around the end of the ring nor beyond that of the episode.
         let [until_start, until_end] = [slot.0, self.ring.capacity() - 1 - slot.0];
         if let Some(runs) = offsets.within(before.min(until_start), after.min(until_end)) {
-            let mut rest = rows;
-            for run in runs {
-                let (rows, others) = rest.split_at_mut(run.len * self.column.row_bytes);
-                self.column
-                    .copy_from(self.ring.moved(slot, run.start), rows);
-                rest = others;
-            }
+            let runs = runs.iter();
+            let runs = runs.map(|run| (self.ring.moved(slot, run.start), run.len));
+            self.column.copy_runs(runs, rows);
             pads.fill(MaybeUninit::new(0));
             return;
         }

@@ -4,7 +4,7 @@
 //! holds the owner's process id, for the message that a second writer gets.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::time::{Duration, Instant};
@@ -28,10 +28,7 @@ impl WriterLock {
     /// Takes the lock of `directory` or says who has it.
     pub fn acquire(directory: &Path) -> Result<Self> {
         let path = directory.join(LOCK_FILE);
-        match check_regular(&path) {
-            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {}
-            other => other?,
-        }
+        check_regular(&path)?;
         loop {
             let mut file = OpenOptions::new()
                 .read(true)

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::{File, Metadata, OpenOptions};
+use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::path::Path;
@@ -171,16 +172,17 @@ fn open_checked(path: &Path, options: &OpenOptions, len: usize) -> Result<(File,
     Ok((file, identity))
 }
 
-/// Refuses what is no regular file; to be asked before opening, since opening a FIFO would wait for
-/// its other end and opening a link would reach outside of the directory.
+/// Refuses what is there and is no regular file; to be asked before opening, since opening a FIFO
+/// would wait for its other end and opening a link would reach outside of the directory.
 pub fn check_regular(path: &Path) -> Result<()> {
-    if path.symlink_metadata().at(path)?.file_type().is_file() {
-        return Ok(());
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Ok(metadata) if !metadata.is_file() => Err(Error::damaged(
+            path,
+            "expected a regular file, got something else",
+        )),
+        result => result.map(drop).at(path),
     }
-    Err(Error::damaged(
-        path,
-        "expected a regular file, got something else",
-    ))
 }
 
 #[cfg(unix)]

@@ -57,16 +57,6 @@ impl Ring {
         Slot((seq.0 % self.capacity as u64) as usize)
     }
 
-    /// The slot `offset` (below the capacity) after `slot`, around the end.
-    pub fn after(&self, slot: Slot, offset: usize) -> Slot {
-        let next = slot.0 + offset;
-        Slot(if next >= self.capacity {
-            next - self.capacity
-        } else {
-            next
-        })
-    }
-
     /// The slot `offset` (nearer to 0 than the capacity is) from `slot`, around the ends.
     pub fn moved(&self, slot: Slot, offset: i64) -> Slot {
         let moved = slot.0 as i64 + offset;
@@ -211,7 +201,6 @@ mod tests {
             let got: Vec<usize> = ring.runs(Seq(first), len).into_iter().flatten().collect();
             prop_assert_eq!(&got, &expected);
             for (offset, slot) in expected.iter().enumerate() {
-                prop_assert_eq!(ring.after(ring.slot(Seq(first)), offset), Slot(*slot));
                 prop_assert_eq!(ring.moved(ring.slot(Seq(first)), offset as i64), Slot(*slot));
                 prop_assert_eq!(ring.moved(Slot(*slot), -(offset as i64)), ring.slot(Seq(first)));
             }

@@ -193,8 +193,9 @@ fn merged(dims: &[Dim]) -> Vec<Dim> {
     merged
 }
 
-/// How far the elements reach below and above the first one, in bytes, if that is a number.
-fn extent(dims: &[Dim]) -> Option<(usize, usize)> {
+/// How far the first bytes of elements lie below and above that of the first one, if that is a
+/// number.
+pub fn extent(dims: &[Dim]) -> Option<(usize, usize)> {
     let (mut low, mut high) = (0usize, 0usize);
     for dim in dims {
         let reach = dim

@@ -138,7 +138,7 @@ impl<'a> Timeline<'a> {
     }
 
     fn slot(&self, position: usize) -> Slot {
-        self.ring.after(self.first, position)
+        self.ring.moved(self.first, position as i64)
     }
 
     fn at(&self, position: usize) -> f64 {

@@ -14,7 +14,7 @@ use pyo3::sync::PyOnceLock;
 
 use crate::cast::is_allowed;
 use crate::error::{Error, Result};
-use crate::rows::{Dim, Rows};
+use crate::rows::{Dim, Rows, extent};
 use crate::spec::{ColumnSpec, DType};
 
 /// A C-contiguous array to be filled as bytes.
@@ -164,13 +164,9 @@ impl<'py> InArray<'py> {
         let dims: Vec<Dim> = std::iter::zip(array.shape(), array.strides())
             .map(|(&len, &stride)| Dim { len, stride })
             .collect();
-        let (mut below, mut len) = (0, 0);
-        if !array.is_empty() {
-            let reaches = dims.iter().map(|dim| dim.stride * (dim.len as isize - 1));
-            let (back, ahead): (Vec<isize>, Vec<isize>) = reaches.partition(|reach| *reach < 0);
-            below = back.iter().sum::<isize>().unsigned_abs();
-            len = below + ahead.iter().sum::<isize>().unsigned_abs() + dtype.size();
-        }
+        let outside = || PyValueError::new_err("an array that lies outside of its memory");
+        let (below, above) = extent(&dims).ok_or_else(outside)?;
+        let len = below + above + dtype.size();
         // SAFETY: NumPy's invariant is that every element of an array lies in its memory, so all
         // between the first and the last of them does; `self` keeps it alive. What lies between
         // elements is not read. Python code that writes to the array meanwhile changes values
@@ -181,14 +177,13 @@ impl<'py> InArray<'py> {
                 .data
                 .cast_const()
                 .cast::<u8>();
-            match len {
-                0 => &[],
-                _ => std::slice::from_raw_parts(data.sub(below), len),
+            match array.is_empty() {
+                true => &[],
+                false => std::slice::from_raw_parts(data.sub(below), len),
             }
         };
         let big_endian = array.dtype().byteorder() == b'>';
-        Rows::new(memory, below, dims, dtype, big_endian)
-            .ok_or_else(|| PyValueError::new_err("an array that lies outside of its memory"))
+        Rows::new(memory, below, dims, dtype, big_endian).ok_or_else(outside)
     }
 }
 
