@@ -80,14 +80,17 @@ def episodes(workload, count, seed=0):
     return data
 
 
+def unshifted(data):
+    """The same frames with numbers of their own, since an insert shifts them in place."""
+    return data | {key: data[key].copy() for key in ("index", "episode_index")}
+
+
 def fill(buffer, workload, capacity):
-    """Insert episodes, a few at a time, until the buffer is full."""
+    """Insert episodes, a few at a time, until the buffer, ours or a contender, is full."""
     part = max(1, min(200, capacity // EPISODE))
     data = episodes(workload, part)
     for _ in range(0, capacity, part * EPISODE):
-        buffer.add_data(data | {key: data[key].copy() for key in ("index", "episode_index")})
-        data["index"] = np.arange(part * EPISODE)
-        data["episode_index"] = np.repeat(np.arange(part), EPISODE)
+        buffer.add_data(unshifted(data))
 
 
 def filled_buffer(directory, workload, capacity, output="numpy"):
