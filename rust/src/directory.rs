@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::episodes::Episodes;
 use crate::error::{AtPath, Error, Result};
@@ -33,8 +32,8 @@ const CREATING_FILE: &str = "_manifest.json.creating";
 /// The manifest of a directory that is being adopted.
 const ADOPTING_FILE: &str = "_manifest.json.adopting";
 
-/// How long to wait for another process that creates the same directory.
-const CREATION_PATIENCE: Duration = Duration::from_secs(30);
+/// How often a directory is made that others, whose creations fail, remove again.
+const LOCK_ATTEMPTS: usize = 100;
 /// No sensible manifest is longer.
 const LONGEST_MANIFEST: u64 = 1 << 24;
 
@@ -67,7 +66,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the buffer at `path`, or makes one there of what NumPy left or of nothing.
+    /// Opens the buffer at `path`, or makes one there of what NumPy left or of nothing. While another
+    /// process is making it, that is [`Error::Locked`].
     pub fn open_or_create(path: &Path, request: &Request) -> Result<Self> {
         // Made absolute, or a change of the working directory would change which one is meant.
         let path = &std::path::absolute(path).at(path)?;
@@ -75,11 +75,9 @@ impl Directory {
             return Self::open(path, manifest, request);
         }
         let wanted = request.manifest(path)?;
-        let new = new_dirs(path);
-        create_dir(path)?;
-        let lock = WriterLock::acquire_within(path, CREATION_PATIENCE)?;
+        let (lock, new) = lock_made(path)?;
         if let Some(manifest) = read_manifest(path)? {
-            return Self::open(path, manifest, request); // made while we waited
+            return Self::open(path, manifest, request); // made meanwhile
         }
         adopt_or_create(path, &wanted, request.preallocate).inspect_err(|_| {
             // All that is left of the attempt goes too.
@@ -213,6 +211,21 @@ fn exists(path: &Path) -> Result<bool> {
 fn new_dirs(path: &Path) -> Vec<PathBuf> {
     let missing = path.ancestors().take_while(|dir| !dir.exists());
     missing.map(Path::to_owned).collect()
+}
+
+/// Makes the directory, as far as it is missing, and takes its lock. Says which directories are new.
+fn lock_made(path: &Path) -> Result<(WriterLock, Vec<PathBuf>)> {
+    let mut attempts = 0..LOCK_ATTEMPTS;
+    loop {
+        let new = new_dirs(path);
+        create_dir(path)?;
+        match WriterLock::acquire(path) {
+            // A creation that failed in another process took its directories away again.
+            Err(Error::Io { source, .. })
+                if source.kind() == ErrorKind::NotFound && attempts.next().is_some() => {}
+            result => return result.map(|lock| (lock, new)),
+        }
+    }
 }
 
 fn create_dir(path: &Path) -> Result<()> {
@@ -443,6 +456,37 @@ fn adopted_live(path: &Path, capacity: usize) -> Result<Frames> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::spec::DType;
+
+    #[test]
+    fn a_creation_that_fails_does_not_disturb_another_one() {
+        let field = Field {
+            dtype: DType::UInt8,
+            shape: vec![],
+        };
+        let request = |capacity| Request {
+            fields: Some(BTreeMap::from([("x".to_owned(), field.clone())])),
+            capacity: Some(capacity),
+            preallocate: true,
+            ..Request::default()
+        };
+        let directory = tempfile::tempdir().unwrap();
+        for attempt in 0..100 {
+            let path = &directory.path().join(attempt.to_string()).join("deeper");
+            std::thread::scope(|scope| {
+                // No file system has room for its columns.
+                let failing = scope.spawn(|| Directory::open_or_create(path, &request(1 << 58)));
+                loop {
+                    match Directory::open_or_create(path, &request(4)) {
+                        Err(Error::Locked { .. }) => continue,
+                        made => break drop(made.unwrap()),
+                    }
+                }
+                assert!(failing.join().unwrap().is_err());
+            });
+            assert!(Directory::open_or_create(path, &Request::default()).is_ok());
+        }
+    }
 
     fn live_of(next: i64, mask: &[u8]) -> Result<(u64, u64)> {
         let directory = tempfile::tempdir().unwrap();

@@ -7,15 +7,12 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process;
-use std::time::{Duration, Instant};
 
 use crate::error::{AtPath, Error, Result};
 use crate::map::check_regular;
 
 /// The lock file's name.
 pub const LOCK_FILE: &str = "_lock";
-
-const POLL: Duration = Duration::from_millis(5);
 
 /// The lock, held until dropped.
 #[derive(Debug)]
@@ -47,19 +44,6 @@ impl WriterLock {
             file.set_len(0).at(&path)?;
             write!(file, "{owner}").at(&path)?;
             return Ok(Self { file, owner });
-        }
-    }
-
-    /// As [`Self::acquire`], but waits up to `patience` for the owner to finish.
-    pub fn acquire_within(directory: &Path, patience: Duration) -> Result<Self> {
-        let begun = Instant::now();
-        loop {
-            match Self::acquire(directory) {
-                Err(Error::Locked { .. }) if begun.elapsed() < patience => {
-                    std::thread::sleep(POLL);
-                }
-                result => return result,
-            }
         }
     }
 
@@ -119,18 +103,5 @@ mod tests {
         assert!(matches!(refused, Error::Locked { pid: Some(pid), .. } if pid == process::id()));
         drop(first);
         assert!(WriterLock::acquire(directory.path()).unwrap().is_ours());
-    }
-
-    #[test]
-    fn waiting_ends_when_the_owner_does() {
-        let directory = tempfile::tempdir().unwrap();
-        let first = WriterLock::acquire(directory.path()).unwrap();
-        let path = directory.path();
-        std::thread::scope(|scope| {
-            let second = scope.spawn(|| WriterLock::acquire_within(path, Duration::from_secs(60)));
-            std::thread::sleep(Duration::from_millis(20));
-            drop(first);
-            assert!(second.join().unwrap().is_ok());
-        });
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -17,6 +19,11 @@ use crate::gather::BatchOut;
 use crate::spec::{ColumnSpec, DType, Field, IS_PAD_POSTFIX};
 use crate::threads;
 use crate::window;
+
+/// How long to wait for another process that makes the same buffer.
+const CREATION_PATIENCE: Duration = Duration::from_secs(30);
+/// How often to look whether it is done.
+const CREATION_POLL: Duration = Duration::from_millis(5);
 
 /// An open buffer directory.
 #[pyclass(frozen, module = "fastbuffer._core")]
@@ -68,7 +75,7 @@ impl Buffer {
             deltas,
             preallocate,
         };
-        let inner = detach(py, || buffer::Buffer::open(&write_dir, &request))?;
+        let inner = open_patiently(py, &write_dir, &request)?;
         let columns = inner.manifest().spec.columns();
         let dtype = |column: &ColumnSpec| PyArrayDescr::new(py, column.field.dtype.name());
         let dtypes = columns.iter().map(|column| Ok(dtype(column)?.unbind()));
@@ -347,6 +354,20 @@ impl Windows {
             batch.set_item(key, array.into_array())?;
         }
         Ok(batch)
+    }
+}
+
+/// Opens a buffer; waits for another process that is making it, as long as no signal comes.
+fn open_patiently(py: Python<'_>, path: &Path, request: &Request) -> PyResult<buffer::Buffer> {
+    let begun = Instant::now();
+    loop {
+        match py.detach(|| buffer::Buffer::open(path, request)) {
+            Err(Error::Locked { .. }) if begun.elapsed() < CREATION_PATIENCE => {
+                py.detach(|| thread::sleep(CREATION_POLL));
+                py.check_signals()?;
+            }
+            result => return Ok(result?),
+        }
     }
 }
 
