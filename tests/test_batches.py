@@ -103,6 +103,8 @@ def test_an_empty_batch_whose_tensors_were_replaced_is_looked_at_anew(buffer, pa
     assert_equal(dict(buffer.get_batch([3, 4], out=out)), pair.model.batch([3, 4]))
     for clone in (copy.deepcopy(out), pickle.loads(pickle.dumps(out)), copy.copy(out), dict(out)):
         assert_equal(dict(buffer.get_batch([1, 2], out=clone)), dict(first))
+    out["index"], out["frame_index"] = out["frame_index"], out["index"]
+    assert_equal(dict(buffer.get_batch([3, 4], out=out)), pair.model.batch([3, 4]))
     out["action"] = None
     refused_with(r'out\["action"\]: expected .*, got .*NoneType', buffer.get_batch, [1, 2], out=out)
 
@@ -115,8 +117,9 @@ def test_an_empty_batch_whose_tensors_were_replaced_is_looked_at_anew(buffer, pa
         lambda out: out.update(action=out["action"].view(out["index"].dtype)),
         lambda out: out["image"].transpose_(0, 1),
         lambda out: out["action"].requires_grad_(),
+        lambda out: out.update(action=out["action"]._neg_view()),
     ],
-    ids=["a part", "another shape", "another dtype", "another order", "a gradient"],
+    ids=["a part", "another shape", "another dtype", "another order", "a gradient", "negated"],
 )
 def test_an_empty_batch_whose_tensors_were_changed_is_looked_at_anew(pair, change):
     pytest.importorskip("torch")

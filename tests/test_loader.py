@@ -204,3 +204,35 @@ def read_sums(buffer, queue):
 def checksums(batch):
     """Small enough to be sent. Not by torch, whose own threads a forked child waits for in vain."""
     return {key: zlib.crc32(value.numpy().tobytes()) for key, value in batch.items()}
+
+
+class Labelled(dict):
+    """A dict with something of its own, as a user's collate function may return."""
+
+    label = "mine"
+
+
+def label(batch):
+    return Labelled(batch)
+
+
+def make_parameter(batch):
+    return {"x": torch.nn.Parameter(batch["action"])}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("collate", [label, make_parameter])
+def test_a_worker_leaves_what_a_collate_function_made_as_it_is(buffer, collate):
+    batch = next(iter(buffer.loader(5, num_workers=1, collate_fn=collate)))
+    expected = collate(buffer.get_batch(range(5)))
+    assert type(batch) is type(expected)
+    for key, value in expected.items():
+        assert type(batch[key]) is type(value)
+        assert torch.equal(batch[key], value)
+        assert batch[key].requires_grad == value.requires_grad
+
+
+def test_flags_are_bools(buffer):
+    for name in ("shuffle", "drop_last"):
+        with pytest.raises(TypeError, match=f"{name}: expected a bool, got str"):
+            buffer.loader(5, **{name: "no"})

@@ -49,7 +49,11 @@ class EmptyBatch(dict[str, Any]):
 
     def _layout(self) -> list[tuple[Any, ...]]:
         return [
-            (t.data_ptr(), t.dtype, t.shape, t.stride(), t.requires_grad) for t in self.values()
+            (
+                *(key, t.data_ptr(), t.dtype, t.shape, t.stride()),
+                *(t.requires_grad, t.is_conj(), t.is_neg()),
+            )
+            for key, t in self.items()
         ]
 
     def arrays(self) -> dict[str, Array] | None:
@@ -135,17 +139,21 @@ def _unpacked(block: "torch.Tensor", places: list[tuple[Any, ...]]) -> "Batch":
 
 
 def packed(batch: object) -> object:
-    """The batch, ready to be sent as one block if it is what a worker read."""
-    if not in_worker() or not isinstance(batch, dict):
+    """The batch, ready to be sent as one block if it is what a worker read.
+
+    What arrives are plain tensors in a plain dict, so anything else is left to torch to send.
+    """
+    if not in_worker() or type(batch) is not dict:
         return batch
-    values = list(batch.values())
-    blocks = {_shared_block(value) for value in values}
+    blocks = {_shared_block(value) for value in batch.values()}
     return PackedBatch(batch) if len(blocks) == 1 and None not in blocks else batch
 
 
-def _shared_block(value: Any) -> int | None:
-    """The address of the shared memory that a contiguous tensor lies in."""
-    storage = getattr(value, "untyped_storage", lambda: None)()
-    if storage is None or not storage.is_shared() or not value.is_contiguous():
+def _shared_block(value: object) -> int | None:
+    """The address of the shared memory that a plain, contiguous tensor lies in."""
+    import torch
+
+    if type(value) is not torch.Tensor or value.layout != torch.strided or value.requires_grad:
         return None
-    return int(storage.data_ptr())
+    storage = value.untyped_storage()
+    return storage.data_ptr() if storage.is_shared() and value.is_contiguous() else None

@@ -52,8 +52,12 @@ impl<'a> Batch<'a> {
         }
         let own = spec.own();
         for column in [own.index, own.episode_index, own.timestamp] {
+            let unsigned = rows[column].dtype() == DType::UInt64;
             // What is checked must be what is written, even if the caller changes it meanwhile.
             rows[column] = rows[column].converted(spec.columns()[column].field.dtype);
+            if unsigned && column != own.timestamp {
+                check_not_wrapped(&spec.columns()[column].key, &rows[column])?;
+            }
         }
         let words = |column: usize| rows[column].bytes(spec.columns()[column].field.dtype);
         let index = int64s(&words(own.index));
@@ -117,6 +121,19 @@ impl Numbers {
 fn int64s(bytes: &[u8]) -> Vec<i64> {
     let words = bytes.as_chunks::<8>().0.iter();
     words.map(|bytes| i64::from_le_bytes(*bytes)).collect()
+}
+
+/// Refuses int64 rows that were made of uint64 values above their range.
+fn check_not_wrapped(key: &str, rows: &Rows<'_>) -> Result<()> {
+    let values = int64s(&rows.bytes(DType::Int64));
+    match values.into_iter().find(|&value| value < 0) {
+        None => Ok(()),
+        Some(value) => Err(Error::argument(
+            format!("data[{key:?}]"),
+            "values that fit int64",
+            value.cast_unsigned().to_string(),
+        )),
+    }
 }
 
 fn check_first(key: &str, values: &[i64]) -> Result<()> {

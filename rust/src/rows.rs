@@ -64,6 +64,11 @@ impl<'a> Rows<'a> {
         self.len() == 0
     }
 
+    /// The type of the elements, as they are now.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     /// The number of elements in a row.
     pub fn row_len(&self) -> usize {
         self.dims[1..].iter().map(|dim| dim.len).product()
