@@ -271,6 +271,12 @@ ADDING = [
     row("inf time", put("timestamp", at(4, np.inf)), ["timestamp", "inf"]),
     row("-inf time", put("timestamp", at(0, -np.inf)), ["timestamp", "-inf"]),
     row("ragged", put("state", [[1, 2, 3], [1, 2], [3], [4], [5]]), ["state"]),
+    row(
+        "index beyond int64",
+        put("index", np.array([0, 1, 2, 3, 2**63 + 1], np.uint64)),
+        ["index", "int64", str(2**63 + 1)],
+    ),
+    row("masked", put("count", lambda a: np.ma.masked_less(a, a.max())), ["count", "masked"]),
     row("0-d", put("count", np.array(3)), ["count"]),
     row("scalar", put("count", 3), ["count"]),
     row("None", put("count", None), ["count"]),
@@ -379,11 +385,12 @@ def test_tolerances_are_refused(buffer, tmp_path, value, error, mentions):
 INDICES = [
     row("n", 8, IndexError, ["8"]),
     row("-n - 1", -9, IndexError, ["-9", "8"]),
-    row("beyond 64 bits", 2**70, IndexError, []),
+    row("beyond 64 bits", 2**70, IndexError, [str(2**70)]),
     row("one of a list", [0, 8], IndexError, ["8"]),
-    row("one beyond 64 bits", [0, 10**30], IndexError, ["8"]),
+    row("one beyond 64 bits", [0, 10**30], IndexError, [str(10**30)]),
     row("one of an array", np.array([0, -9]), IndexError, ["-9", "8"]),
-    row("uint64", np.array([2**64 - 1], np.uint64), IndexError, []),
+    row("uint64", np.array([2**64 - 1], np.uint64), IndexError, [str(2**64 - 1)]),
+    row("time differences", np.array([1, 2], "m8[s]"), TypeError, ["timedelta64"]),
     row("float", 1.0, TypeError, ["float"]),
     row("list of float", [0.0, 1.0], TypeError, ["float"]),
     row("array of float", np.array([0.0]), TypeError, ["float64"]),
@@ -405,6 +412,11 @@ INDICES = [
 def test_indices_are_refused(buffer, tmp_path, index, error, mentions):
     with refused(tmp_path, error, mentions):
         buffer[index]
+
+
+def test_a_bool_tensor_is_no_index(buffer, tmp_path, torch):
+    with refused(tmp_path, TypeError, ["bool"]):
+        buffer[torch.tensor(True)]
 
 
 def test_an_empty_buffer_has_no_item(tmp_path):

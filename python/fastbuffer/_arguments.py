@@ -81,6 +81,17 @@ def integer(value: object, name: str, *, at_least: int, at_most: int = 2**63 - 1
     return number
 
 
+def boolean(value: object, name: str) -> bool:
+    """The value as a bool.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(refused(name, "a bool", describe(value)))
+    return bool(value)
+
+
 def real(value: object, name: str) -> float:
     """The value as a float.
 

@@ -86,8 +86,6 @@ class OnlineBuffer(_Base):
             ImportError: `output="torch"` without torch.
         """
         self._output = _checked_output(output)
-        if not isinstance(preallocate, bool):
-            raise TypeError(refused("preallocate", "a bool", _arguments.describe(preallocate)))
         deltas = None if delta_timestamps is None else _arguments.deltas(delta_timestamps)
         capacity, name = buffer_capacity, "buffer_capacity"
         self._core = Buffer(
@@ -96,7 +94,7 @@ class OnlineBuffer(_Base):
             None if capacity is None else _arguments.integer(capacity, name, at_least=1),
             None if fps is None else _arguments.real(fps, "fps"),
             [] if deltas is None else list(deltas.items()),
-            preallocate,
+            _arguments.boolean(preallocate, "preallocate"),
         )
         self._keys = [key for key, _, _ in self._core.columns]
         self._tolerance_s = None if self.fps is None else 1 / self.fps - 1e-4
@@ -399,6 +397,8 @@ class OnlineBuffer(_Base):
         from fastbuffer._loader import loader
 
         size = _arguments.integer(batch_size, "batch_size", at_least=1)
+        shuffle = _arguments.boolean(shuffle, "shuffle")
+        drop_last = _arguments.boolean(drop_last, "drop_last")
         return loader(self, size, shuffle, sampler, drop_last, options)
 
     def _positions(self, index: object) -> NDArray[np.int64]:
@@ -473,7 +473,11 @@ def _checked_output(output: Output | None) -> Output:
 
 
 def _column(values: Any, key: str) -> Array:
-    return values if type(values) is np.ndarray else to_numpy(values, f"data[{key!r}]")
+    if type(values) is np.ndarray:
+        return values
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError(refused(f"data[{key!r}]", "an array without masked values", "masked ones"))
+    return to_numpy(values, f"data[{key!r}]")
 
 
 def _shift_in_place(values: object, shift: int) -> None:
@@ -490,19 +494,27 @@ def _shift_in_place(values: object, shift: int) -> None:
 
 
 def _single(index: object) -> int | None:
-    """The index as an int, if it is one."""
+    """The index as an int, if it is one.
+
+    Raises:
+        IndexError: It is out of range for any buffer.
+    """
     if isinstance(index, int):
         return _within_int64(index)
     if isinstance(index, slice | Sequence) or getattr(index, "ndim", 0) != 0:
         return None
     try:
-        return _within_int64(operator.index(index))  # type: ignore[arg-type]
+        number = operator.index(index)  # type: ignore[arg-type]
     except TypeError:
         return None
+    is_mask = "bool" in str(getattr(index, "dtype", ""))  # which torch takes for a number
+    return None if is_mask else _within_int64(number)
 
 
 def _within_int64(index: int) -> int:
-    return max(-(2**63), min(index, 2**63 - 1))
+    if not -(2**63) <= index < 2**63:
+        raise IndexError(f"index {index} is out of range for any buffer")
+    return index
 
 
 def _positions_of(index: object) -> NDArray[np.int64]:
@@ -514,13 +526,13 @@ def _positions_of(index: object) -> NDArray[np.int64]:
         raise TypeError(refused("index", expected, _arguments.describe(index)))
     array = to_numpy(index, "index")
     if array.dtype == np.object_ and array.ndim == 1 and all(isinstance(i, int) for i in array):
-        array = np.array([_within_int64(i) for i in array])  # out of range all the same
+        array = np.array([_within_int64(i) for i in array])
     if array.ndim == 1 and array.size == 0:
         return np.empty(0, np.int64)
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+    if array.ndim != 1 or array.dtype.kind not in "iu":
         hint = "; np.flatnonzero makes indices of a mask" if array.dtype == np.bool_ else ""
         got = f"{array.dtype} of shape {array.shape}{hint}"
         raise TypeError(refused("index", expected, got))
     if array.dtype == np.uint64:
-        array = np.minimum(array, np.iinfo(np.int64).max)  # out of range all the same
+        _within_int64(int(array.max()))
     return array.astype(np.int64)
