@@ -92,6 +92,18 @@ def boolean(value: object, name: str) -> bool:
     return bool(value)
 
 
+def choice(value: object, name: str, *choices: str) -> str:
+    """The value, which is one of the choices.
+
+    Raises:
+        ValueError: It is none of them.
+    """
+    if not isinstance(value, str) or value not in choices:
+        expected = " or ".join(f'"{one}"' for one in choices)
+        raise ValueError(refused(name, expected, repr(value)))
+    return value
+
+
 def real(value: object, name: str) -> float:
     """The value as a float.
 

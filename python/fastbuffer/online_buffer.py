@@ -1,11 +1,12 @@
 """The buffer as users see it."""
 
+import logging
 import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from fastbuffer import _arguments
 from fastbuffer._arguments import DataSpec, DeltaTimestamps, refused
 from fastbuffer._batches import EmptyBatch, arrays_of, in_worker, shared_batch, split
-from fastbuffer._core import Buffer, Windows
+from fastbuffer._core import Buffer, Windows, after_fork_in_child
 from fastbuffer._drawing import draw, random_source, take
 from fastbuffer._optional import require
 from fastbuffer._tensors import Array, Output, to_numpy, to_tensors, torch_is_installed
@@ -31,13 +32,22 @@ else:
     _Base = object
 
 
+Mode = Literal["a", "r"]
+Durability = Literal["process", "fsync"]
+
+_logger = logging.getLogger("fastbuffer")
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork_in_child)
+
+
 class OnlineBuffer(_Base):
     """A circular buffer of episodes on disk that is read as windows around its frames.
 
     Whole episodes go in with `add_data` and overwrite the oldest frames once the buffer is full.
     `buffer[i]` is the frame in the i-th live slot; with `delta_timestamps` it comes with the past
-    and future frames of its episode. One object in one process writes a directory at a time; any
-    number of others, in the same and other processes, read it meanwhile and see each insert whole.
+    and future frames of its episode. One process writes a directory at a time; any number of
+    others read it meanwhile and see each insert whole.
 
     With torch installed this is a `torch.utils.data.Dataset` and returns tensors. Nothing that it
     returns shares memory with the stored data.
@@ -60,6 +70,8 @@ class OnlineBuffer(_Base):
         delta_timestamps: DeltaTimestamps | None = None,
         *,
         output: Output | None = None,
+        mode: Mode = "a",
+        durability: Durability = "process",
         preallocate: bool = True,
     ) -> None:
         """Open the buffer in a directory, or create one there.
@@ -75,6 +87,11 @@ class OnlineBuffer(_Base):
             fps: Frames per second, below 10,000. Needed for `delta_timestamps`.
             delta_timestamps: See `set_delta_timestamps`.
             output: What reads return, "torch" or "numpy". By default torch if it is installed.
+            mode: "a" to read and insert, and to make the buffer if there is none; "r" to only read
+                one that exists, for which read permission is enough and nothing is changed.
+            durability: What an insert that has returned survives: "process" is the end of the
+                process, however it comes; "fsync" is also a power failure, at the price of
+                waiting for the disk in each insert.
             preallocate: Reserve all disk space at creation, so that a full disk is an error then.
                 False makes sparse files.
 
@@ -86,6 +103,8 @@ class OnlineBuffer(_Base):
             ImportError: `output="torch"` without torch.
         """
         self._output = _checked_output(output)
+        self._mode = _arguments.choice(mode, "mode", "a", "r")
+        self._durability = _arguments.choice(durability, "durability", "process", "fsync")
         deltas = None if delta_timestamps is None else _arguments.deltas(delta_timestamps)
         capacity, name = buffer_capacity, "buffer_capacity"
         self._core = Buffer(
@@ -95,7 +114,10 @@ class OnlineBuffer(_Base):
             None if fps is None else _arguments.real(fps, "fps"),
             [] if deltas is None else list(deltas.items()),
             _arguments.boolean(preallocate, "preallocate"),
+            self._mode == "r",
+            self._durability == "fsync",
         )
+        self._tell_recovery()
         self._keys = [key for key, _, _ in self._core.columns]
         self._tolerance_s = None if self.fps is None else 1 / self.fps - 1e-4
         self._set_deltas(deltas)
@@ -190,13 +212,15 @@ class OnlineBuffer(_Base):
                 index or episode_index is not 0, episodes are not contiguous and in order, or a
                 timestamp is not finite.
             TypeError: `data` is no mapping.
-            BufferLockedError: Another process or object is writing the directory.
-            OSError: The directory cannot be written.
+            BufferLockedError: Another process is writing the directory.
+            io.UnsupportedOperation: The buffer was opened with `mode="r"`.
+            OSError: The directory cannot be written, or its disk is full.
         """
         if not isinstance(data, Mapping) and not hasattr(data, "keys"):
             raise TypeError(refused("data", "a dict of arrays", _arguments.describe(data)))
         arrays = {key: _column(data[key], key) for key in self._keys if key in data}
         index_shift, episode_shift = self._core.append(arrays)
+        self._tell_recovery()
         _shift_in_place(data[self.INDEX_KEY], index_shift)
         _shift_in_place(data[self.EPISODE_INDEX_KEY], episode_shift)
 
@@ -412,9 +436,29 @@ class OnlineBuffer(_Base):
     def _converted(self, arrays: dict[str, Array]) -> "Item":
         return dict(arrays if self._output == "numpy" else to_tensors(arrays))
 
+    def flush(self) -> None:
+        """Wait until all that was inserted so far, by whichever process, is on the disk.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        self._core.flush()
+
     def close(self) -> None:
-        """Give up the right to write, if this object has it. Reading goes on as before."""
+        """Give up the right to write, if this object has it. Reading goes on as before.
+
+        Other objects of this process that have inserted keep it.
+        """
         self._core.release()
+
+    def _tell_recovery(self) -> None:
+        recovery = self._core.take_recovery()
+        if recovery is not None:
+            _logger.warning(
+                "%s: an insert was cut off: the frames that it was writing, from slot %d on and "
+                "%d in number, and those that were there before, are gone; %d frames are live",
+                *(self.write_dir, *recovery),
+            )
 
     def __enter__(self) -> "OnlineBuffer":
         """The buffer itself."""
@@ -436,6 +480,8 @@ class OnlineBuffer(_Base):
             "fps": self.fps,
             "delta_timestamps": self._deltas,
             "output": self._output,
+            "mode": self._mode,
+            "durability": self._durability,
         }
         others = {name: value for name, value in vars(self).items() if name not in _OWN_ATTRIBUTES}
         return _reopened, (type(self), opening, self._tolerance_s), others or None
@@ -449,7 +495,9 @@ class OnlineBuffer(_Base):
         )
 
 
-_OWN_ATTRIBUTES = {"_output", "_core", "_keys", "_tolerance_s", "_deltas", "_windows"}
+_OWN_ATTRIBUTES = {
+    *("_output", "_mode", "_durability", "_core", "_keys", "_tolerance_s", "_deltas", "_windows"),
+}
 
 
 def _reopened(
@@ -463,8 +511,8 @@ def _reopened(
 
 
 def _checked_output(output: Output | None) -> Output:
-    if output is not None and (not isinstance(output, str) or output not in ("torch", "numpy")):
-        raise ValueError(refused("output", '"torch", "numpy" or None', repr(output)))
+    if output is not None:
+        _arguments.choice(output, "output", "torch", "numpy")
     if output == "torch":
         require("torch", extra="torch", purpose='OnlineBuffer(output="torch")')
     if output is None:

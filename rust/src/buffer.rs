@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::commit::{Batch, Shift, Writer};
-use crate::directory::{Directory, Request};
+use crate::commit::{Batch, Durability, Recovery, Shift, Writer};
+use crate::directory::{Directory, Mode, Request};
 use crate::episodes::Episodes;
 use crate::error::{Error, Result};
 use crate::fork::PerProcess;
@@ -22,6 +22,7 @@ use crate::index;
 use crate::plan::{Plan, Planner, Touched};
 use crate::ring::{Frames, Ring, Seq, Slot};
 use crate::window::Windows;
+use crate::writers::{WriterShare, unpoisoned};
 
 /// How long a read waits for an insert that is under way.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -36,13 +37,15 @@ pub struct Buffer {
     own: PerProcess<Own>,
     /// The generation of an insert that took longer than `PATIENCE`: its writer may be dead.
     overdue: AtomicU64,
+    mode: Mode,
+    recovery: Mutex<Option<Recovery>>,
 }
 
 /// What a forked child must not share with its parent.
 #[derive(Debug)]
 struct Own {
     episodes: RwLock<Episodes>,
-    writer: Mutex<Option<Writer>>,
+    writer: Mutex<Option<WriterShare>>,
 }
 
 impl Own {
@@ -65,9 +68,30 @@ impl Buffer {
             ring,
             own: PerProcess::new(Own::new(Episodes::empty_at(Seq(0), fps))),
             overdue: AtomicU64::new(0),
+            mode: request.mode,
+            recovery: Mutex::new(None),
         };
+        buffer.recover()?;
         drop(buffer.episodes()?); // a damaged column is found now, not at the first read
         Ok(buffer)
+    }
+
+    /// Finishes what a writer that died left undone, if this buffer may write.
+    fn recover(&self) -> Result<()> {
+        let interrupted = !self.directory.state.load()?.writing.is_empty();
+        if !interrupted || self.mode == Mode::Read {
+            return Ok(());
+        }
+        match self.with_writer(|_| Ok(())) {
+            // It is alive, or we may only read: the record says all that a reader needs.
+            Err(Error::Locked { .. } | Error::Io { .. }) => Ok(()),
+            result => result.map(|()| self.release()),
+        }
+    }
+
+    /// What was found of an insert whose writer had died, told once.
+    pub fn take_recovery(&self) -> Option<Recovery> {
+        unpoisoned(&self.recovery).take()
     }
 
     /// The buffer's directory.
@@ -78,6 +102,11 @@ impl Buffer {
     /// What the buffer holds.
     pub fn manifest(&self) -> &Manifest {
         &self.directory.manifest
+    }
+
+    /// Where a frame lives.
+    pub fn slot(&self, seq: Seq) -> Slot {
+        self.ring.slot(seq)
     }
 
     /// The number of live frames.
@@ -96,13 +125,24 @@ impl Buffer {
     }
 
     /// Inserts whole episodes and says how their numbers were shifted.
-    pub fn append(&self, batch: Batch<'_>) -> Result<Shift> {
-        let mut slot = self.writer_slot();
-        let writer = match &mut *slot {
-            Some(writer) => writer,
-            none => none.insert(Writer::open(&self.directory)?),
-        };
-        writer.append(&self.directory.state.load()?, batch)
+    pub fn append(&self, batch: Batch<'_>, durability: Durability) -> Result<Shift> {
+        if self.mode == Mode::Read {
+            return Err(Error::ReadOnly {
+                path: self.path().to_owned(),
+            });
+        }
+        self.with_writer(|writer| writer.append(&self.directory.state.load()?, batch, durability))
+    }
+
+    /// Returns once all that was inserted, by whichever process, is on the disk.
+    pub fn flush(&self) -> Result<()> {
+        self.directory.sync()?;
+        match &*self.writer_slot() {
+            Some(share) => share.with(&self.directory, |writer| {
+                writer.flush(&self.directory.state.load()?)
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Gives up the writer lock, if this buffer has it. Reading goes on; writing takes it again.
@@ -192,12 +232,22 @@ impl Buffer {
         })
     }
 
-    fn writer_slot(&self) -> MutexGuard<'_, Option<Writer>> {
-        // A writer that panicked left a valid record in force, as a killed one would.
-        self.own()
-            .writer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn with_writer<T>(&self, work: impl FnOnce(&mut Writer) -> Result<T>) -> Result<T> {
+        let mut slot = self.writer_slot();
+        let share = match &mut *slot {
+            Some(share) => share,
+            none => none.insert(WriterShare::of(&self.directory)),
+        };
+        share.with(&self.directory, |writer| {
+            if let Some(recovery) = writer.take_recovery() {
+                *unpoisoned(&self.recovery) = Some(recovery);
+            }
+            work(writer)
+        })
+    }
+
+    fn writer_slot(&self) -> MutexGuard<'_, Option<WriterShare>> {
+        unpoisoned(&self.own().writer)
     }
 
     /// The record in force, once no insert is under way. Meanwhile the frames that an insert evicts
@@ -309,7 +359,7 @@ impl Buffer {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::map::tests::initialised;
     use crate::rows::{Dim, Rows};
@@ -317,9 +367,9 @@ mod tests {
     use std::collections::BTreeMap;
     use std::mem::MaybeUninit;
 
-    const CAPACITY: usize = 8;
+    pub(crate) const CAPACITY: usize = 8;
 
-    fn open(path: &Path) -> Buffer {
+    pub(crate) fn open(path: &Path) -> Buffer {
         let field = Field {
             dtype: DType::Int64,
             shape: vec![3],
@@ -339,6 +389,10 @@ mod tests {
 
     /// Inserts an episode of `len` frames whose values are all `first`, `first + 1`, and so on.
     fn append(buffer: &Buffer, first: i64, len: i64) {
+        append_with(buffer, first, len, Durability::Process);
+    }
+
+    pub(crate) fn append_with(buffer: &Buffer, first: i64, len: i64, durability: Durability) {
         let times = (0..len)
             .flat_map(|i| (i as f64 / 10.0).to_le_bytes())
             .collect();
@@ -358,7 +412,7 @@ mod tests {
             Rows::new(bytes, 0, dims, column.field.dtype, false).unwrap()
         });
         let batch = Batch::new(&buffer.manifest().spec, rows.collect()).unwrap();
-        buffer.append(batch).unwrap();
+        buffer.append(batch, durability).unwrap();
     }
 
     fn words(bytes: &[MaybeUninit<u8>]) -> Vec<i64> {
@@ -372,7 +426,7 @@ mod tests {
     }
 
     /// All live values, in slot order, each once.
-    fn values(buffer: &Buffer) -> Vec<i64> {
+    pub(crate) fn values(buffer: &Buffer) -> Vec<i64> {
         let mut out = vec![MaybeUninit::new(0); buffer.len().unwrap() * 24];
         assert!(buffer.copy_live(4, &mut out).unwrap());
         let words = words(&out);

@@ -3,7 +3,9 @@
 //! A batch is checked as a whole before the first byte is written. Then (1) a record says that the
 //! frames about to be overwritten are no longer live, (2) the columns are written, (3) the next
 //! record says that the new frames are. A process killed in between leaves a buffer with every
-//! committed frame that was not about to be overwritten, and with none that is half written.
+//! committed frame that was not about to be overwritten, and with none that is half written. With
+//! [`Durability::Fsync`] each step is on the disk before the next begins, so the same holds for a
+//! power failure, and what was acknowledged stays.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -178,16 +180,35 @@ pub struct Shift {
     pub episode: i64,
 }
 
+/// What an insert that has returned survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of the process, however it comes.
+    Process,
+    /// A power failure too.
+    Fsync,
+}
+
+/// What was found of an insert whose writer had died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// The frames that it was writing. They are gone.
+    pub lost: Frames,
+    /// What is live.
+    pub live: Frames,
+}
+
 /// The right to write a directory, with its files mapped for that.
 #[derive(Debug)]
 pub struct Writer {
-    _lock: WriterLock,
+    lock: WriterLock,
     ring: Ring,
     columns: Vec<WriteColumn>,
     own: OwnColumns,
     state: StateWriter,
     next_index: WriteMap,
     occupancy_mask: WriteMap,
+    recovery: Option<Recovery>,
 }
 
 impl Writer {
@@ -206,23 +227,41 @@ impl Writer {
             })
         });
         let mut writer = Self {
-            _lock: lock,
+            lock,
             ring: Ring::new(capacity),
             columns: columns.collect::<Result<_>>()?,
             own: spec.own(),
             state: directory.state.open_for_writing()?,
             next_index: WriteMap::open(&path.join(NEXT_INDEX_FILE), 8)?,
             occupancy_mask: WriteMap::open(&path.join(OCCUPANCY_MASK_FILE), capacity)?,
+            recovery: None,
         };
         let record = directory.state.load()?;
-        if writer.state.mirrored() != record.generation {
-            writer.rebuild_mirror(&record);
+        if !record.writing.is_empty() {
+            writer.recover(&record)?;
+        } else if writer.state.mirrored() != record.generation {
+            writer.rebuild_mirror(&record)?;
         }
         Ok(writer)
     }
 
+    /// What the last writer left undone, told once.
+    pub fn take_recovery(&mut self) -> Option<Recovery> {
+        self.recovery.take()
+    }
+
+    /// Whether the right to write is gone, as the lock's file was removed.
+    pub fn is_void(&self) -> bool {
+        self.lock.is_removed()
+    }
+
     /// Inserts a batch after the frames of `record`, the one in force.
-    pub fn append(&mut self, record: &Record, mut batch: Batch<'_>) -> Result<Shift> {
+    pub fn append(
+        &mut self,
+        record: &Record,
+        mut batch: Batch<'_>,
+        durability: Durability,
+    ) -> Result<Shift> {
         if batch.is_empty() {
             return Ok(Shift::default());
         }
@@ -241,19 +280,125 @@ impl Writer {
             },
             ..*record
         };
-        self.state.store(&publish);
-        self.mirror(
-            Frames {
-                first: record.live.first,
-                end: publish.live.first,
-            },
-            false,
-        );
-        self.write_columns(publish.writing, &batch);
-        self.state.store(&next);
-        self.mirror(publish.writing, true);
-        self.finish_mirror(&next);
+        let evicted = Frames {
+            first: record.live.first,
+            end: publish.live.first,
+        };
+        self.reserve(publish.writing)?;
+        match durability {
+            Durability::Process => {
+                self.publish(&publish, evicted);
+                self.write_columns(publish.writing, &batch);
+                self.commit(&publish, &next);
+            }
+            Durability::Fsync => self.append_synced(&publish, evicted, &batch, &next)?,
+        }
         Ok(shift)
+    }
+
+    /// As [`Self::append`], waiting for the disk after each step. A copy of a record need not be
+    /// there before the next step is, only before its record is overwritten.
+    fn append_synced(
+        &mut self,
+        publish: &Record,
+        evicted: Frames,
+        batch: &Batch<'_>,
+        next: &Record,
+    ) -> Result<()> {
+        // Not true on the disk until `flush` says so.
+        self.state.set_mirrored(0);
+        self.state.store(publish);
+        let written = self.state.sync().and_then(|()| {
+            self.state.store_copy(publish);
+            self.mirror(evicted, false);
+            self.write_columns(publish.writing, batch);
+            self.sync_columns(publish.writing)?;
+            self.state.sync()
+        });
+        if let Err(error) = written {
+            // Nothing more is known of the disk, but the buffer stays one for those who have it open.
+            self.state.store(&Record {
+                generation: next.generation,
+                ..publish.without_writing()
+            });
+            return Err(error);
+        }
+        self.state.store(next);
+        self.mirror(publish.writing, true);
+        self.set_next_index(next);
+        self.state.sync()?;
+        self.state.store_copy(next);
+        Ok(())
+    }
+
+    /// Says that `evicted` are no longer live.
+    fn publish(&mut self, publish: &Record, evicted: Frames) {
+        self.state.store(publish);
+        self.state.store_copy(publish);
+        self.mirror(evicted, false);
+    }
+
+    /// Says that the frames that were written are live.
+    fn commit(&mut self, publish: &Record, next: &Record) {
+        self.state.store(next);
+        self.state.store_copy(next);
+        self.mirror(publish.writing, true);
+        self.finish_mirror(next);
+    }
+
+    /// Returns once all that was inserted is on the disk.
+    pub fn flush(&mut self, record: &Record) -> Result<()> {
+        self.columns
+            .iter()
+            .try_for_each(|column| column.map.sync_all())?;
+        self.next_index.sync_all()?;
+        self.occupancy_mask.sync_all()?;
+        self.state.set_mirrored(record.generation);
+        self.state.sync()
+    }
+
+    /// Puts a record in force that says that nothing is being written, and remembers what was.
+    fn recover(&mut self, record: &Record) -> Result<()> {
+        let recovered = Record {
+            generation: record.generation + 1,
+            ..record.without_writing()
+        };
+        self.state.sync()?; // the copies, before a record is overwritten
+        self.state.store(&recovered);
+        self.state.sync()?;
+        self.state.store_copy(&recovered);
+        self.rebuild_mirror(&recovered)?;
+        self.recovery = Some(Recovery {
+            lost: record.writing,
+            live: record.live,
+        });
+        Ok(())
+    }
+
+    /// Makes sure that there is space for the rows of `frames`, before anything is changed.
+    fn reserve(&mut self, frames: Frames) -> Result<()> {
+        for run in self.ring.runs(frames.first, frames.len()) {
+            for column in &mut self.columns {
+                let row_bytes = column.row_bytes;
+                column
+                    .map
+                    .reserve(run.start * row_bytes, run.len() * row_bytes)?;
+            }
+            self.occupancy_mask.reserve(run.start, run.len())?;
+        }
+        self.next_index.reserve(0, 8)
+    }
+
+    fn sync_columns(&self, frames: Frames) -> Result<()> {
+        for run in self.ring.runs(frames.first, frames.len()) {
+            for column in self.columns.iter().filter(|_| !run.is_empty()) {
+                let row_bytes = column.row_bytes;
+                column
+                    .map
+                    .sync(run.start * row_bytes, run.len() * row_bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// The record that will follow `record` and `batch`, if their numbers fit.
@@ -295,15 +440,23 @@ impl Writer {
     }
 
     fn finish_mirror(&mut self, record: &Record) {
-        let next = self.ring.slot(record.live.end).0 as u64;
-        self.next_index.words()[0].store(next, Ordering::Release);
+        self.set_next_index(record);
         self.state.set_mirrored(record.generation);
     }
 
-    fn rebuild_mirror(&mut self, record: &Record) {
-        self.occupancy_mask.fill(0, self.ring.capacity(), 0);
+    fn set_next_index(&mut self, record: &Record) {
+        let next = self.ring.slot(record.live.end).0 as u64;
+        self.next_index.store(0, next, Ordering::Release);
+    }
+
+    fn rebuild_mirror(&mut self, record: &Record) -> Result<()> {
+        let capacity = self.ring.capacity();
+        self.occupancy_mask.reserve(0, capacity)?;
+        self.next_index.reserve(0, 8)?;
+        self.occupancy_mask.fill(0, capacity, 0);
         self.mirror(record.live, true);
         self.finish_mirror(record);
+        Ok(())
     }
 }
 
@@ -323,5 +476,154 @@ impl WriteColumn {
             self.map.write(at, block);
             at += block.len();
         });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    //! Whatever moment the power fails or the writer is killed in, and whatever of what was not yet
+    //! on the disk happens to be there, the buffer opens with the frames that it must have.
+
+    use super::*;
+    use crate::buffer::tests::{CAPACITY, append_with, open, values};
+    use crate::map::tests::trace::{Event, watched};
+    use proptest::prelude::RngExt;
+    use proptest::test_runner::{RngAlgorithm, TestRng};
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+    use std::path::{Path, PathBuf};
+    use std::rc::Rc;
+
+    /// Lengths of the episodes that are inserted: the ring wraps, once with more than it holds.
+    const LENGTHS: [i64; 6] = [3, 4, 2, 11, 1, 6];
+
+    type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+    fn files(directory: &Path) -> Files {
+        let paths = std::fs::read_dir(directory).unwrap();
+        let paths = paths.map(|entry| entry.unwrap().path());
+        paths
+            .map(|path| (path.clone(), std::fs::read(path).unwrap()))
+            .collect()
+    }
+
+    /// What inserting `LENGTHS` does to the files, and how many events there were after each insert.
+    fn recorded(directory: &Path, durability: Durability) -> (Files, Vec<Event>, Vec<usize>) {
+        let buffer = open(directory);
+        let before = files(directory);
+        let events = Rc::new(RefCell::new(Vec::new()));
+        let (sink, seen) = (Rc::clone(&events), Rc::clone(&events));
+        let mut acknowledged = Vec::new();
+        watched(
+            move |event| sink.borrow_mut().push(event),
+            || {
+                let mut first = 0;
+                for len in LENGTHS {
+                    append_with(&buffer, first, len, durability);
+                    first += len;
+                    acknowledged.push(seen.borrow().len());
+                }
+            },
+        );
+        let events = events.borrow().clone();
+        (before, events, acknowledged)
+    }
+
+    /// Opens a buffer of these files and checks its frames, `done` inserts after the first of all.
+    fn check(files: &Files, done: usize) {
+        let directory = tempfile::tempdir().unwrap();
+        for (path, content) in files {
+            std::fs::write(directory.path().join(path.file_name().unwrap()), content).unwrap();
+        }
+        let buffer = open(directory.path());
+        let mut live = values(&buffer);
+        live.sort_unstable();
+        let ended = |inserts: usize| LENGTHS[..inserts].iter().sum::<i64>();
+        let capacity = CAPACITY as i64;
+        let oldest_after = |inserts: usize| (ended(inserts) - capacity).max(0);
+        let next = (done + 1).min(LENGTHS.len());
+        // The newest frame is that of the last insert that returned, or of the one under way; the
+        // latter may have evicted what it overwrites.
+        let first = live.first().copied().unwrap_or(ended(done));
+        let end = live.last().map_or(ended(done), |last| last + 1);
+        assert!(live.iter().copied().eq(first..end), "{live:?}");
+        assert!(
+            [ended(done), ended(next)].contains(&end),
+            "{live:?} after {done} inserts"
+        );
+        assert!(
+            oldest_after(done) <= first && first <= oldest_after(next).min(end),
+            "{live:?}"
+        );
+        append_with(&buffer, end, 2, Durability::Fsync);
+        let mut after = values(&buffer);
+        after.sort_unstable();
+        assert_eq!(after.last(), Some(&(end + 1)));
+        let first = (end + 2 - capacity).max(first);
+        assert!(
+            after.iter().copied().eq(first..end + 2),
+            "{after:?} after {live:?}"
+        );
+    }
+
+    fn apply(files: &mut Files, path: &Path, offset: usize, bytes: &[u8]) {
+        files.get_mut(path).unwrap()[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    #[test]
+    fn a_kill_between_any_two_writes_leaves_what_was_acknowledged() {
+        for durability in [Durability::Process, Durability::Fsync] {
+            let directory = tempfile::tempdir().unwrap();
+            let (mut files, events, acknowledged) = recorded(directory.path(), durability);
+            for (number, event) in events.iter().enumerate() {
+                check(&files, acknowledged.partition_point(|&end| end <= number));
+                if let Event::Wrote(path, offset, bytes) = event {
+                    apply(&mut files, path, *offset, bytes);
+                }
+            }
+            check(&files, LENGTHS.len());
+        }
+    }
+
+    #[test]
+    fn a_power_failure_at_any_moment_leaves_what_was_acknowledged() {
+        let directory = tempfile::tempdir().unwrap();
+        let (disk, events, acknowledged) = recorded(directory.path(), Durability::Fsync);
+        let mut rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+        let mut disk = disk;
+        let mut pending: Vec<(PathBuf, usize, Vec<u8>)> = Vec::new();
+        let mut cases = 0;
+        for (number, event) in events.iter().enumerate() {
+            let done = acknowledged.partition_point(|&end| end <= number);
+            for _ in 0..4 {
+                // Each word that is on its way to the disk is there or not, in whatever order.
+                let mut files = disk.clone();
+                let share = rng.random_range(0.0..1.0);
+                for (path, offset, bytes) in &pending {
+                    for (word, bytes) in bytes.chunks(8).enumerate() {
+                        if rng.random_bool(share) {
+                            apply(&mut files, path, offset + word * 8, bytes);
+                        }
+                    }
+                }
+                check(&files, done);
+                cases += 1;
+            }
+            match event {
+                Event::Wrote(path, offset, bytes) => {
+                    pending.push((path.clone(), *offset, bytes.clone()));
+                }
+                Event::Synced(path, start, len) => pending.retain(|(other, offset, bytes)| {
+                    let synced = other == path && start <= offset && *offset < start + len;
+                    if synced {
+                        assert!(offset + bytes.len() <= start + len);
+                        apply(&mut disk, other, *offset, bytes);
+                    }
+                    !synced
+                }),
+            }
+        }
+        assert!(cases > 1000, "{cases}");
     }
 }

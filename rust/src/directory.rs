@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 
 use crate::episodes::Episodes;
 use crate::error::{AtPath, Error, Result};
-use crate::format::{Manifest, Record, check_fps};
+use crate::format::{Manifest, Record, check_fps, manifest_checksum};
 use crate::gather::Column;
 use crate::index;
 use crate::lock::{LOCK_FILE, WriterLock};
-use crate::map::ReadMap;
+use crate::map::{ReadMap, check_regular};
 use crate::ring::{Frames, Ring, Seq};
+use crate::space;
 use crate::spec::Field;
 use crate::state::{self, STATE_FILE, State};
 use crate::window::Windows;
@@ -29,17 +30,29 @@ pub const NEXT_INDEX_FILE: &str = "_next_index";
 pub const OCCUPANCY_MASK_FILE: &str = "_occupancy_mask";
 /// The manifest of a directory that is being created.
 const CREATING_FILE: &str = "_manifest.json.creating";
-/// The manifest of a directory that is being adopted.
-const ADOPTING_FILE: &str = "_manifest.json.adopting";
+/// What the name of a file that will replace another one ends in.
+const TEMPORARY_POSTFIX: &str = ".new";
 
 /// How often a directory is made that others, whose creations fail, remove again.
 const LOCK_ATTEMPTS: usize = 100;
 /// No sensible manifest is longer.
 const LONGEST_MANIFEST: u64 = 1 << 24;
 
+/// What a buffer is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Reading only: nothing is made or changed.
+    Read,
+    /// Reading and inserting; it is made if it does not exist.
+    #[default]
+    Append,
+}
+
 /// What the caller says about the buffer; `None` is "as stored".
 #[derive(Clone, Debug, Default)]
 pub struct Request {
+    /// What for.
+    pub mode: Mode,
     /// The user's columns.
     pub fields: Option<BTreeMap<String, Field>>,
     /// Slots per column.
@@ -50,6 +63,8 @@ pub struct Request {
     pub deltas: Vec<(String, Vec<f64>)>,
     /// Whether to reserve the columns' space when creating.
     pub preallocate: bool,
+    /// Whether a new buffer must be on the disk before it is opened.
+    pub sync: bool,
 }
 
 /// An open directory: its manifest, and its files mapped for reading.
@@ -71,35 +86,100 @@ impl Directory {
     pub fn open_or_create(path: &Path, request: &Request) -> Result<Self> {
         // Made absolute, or a change of the working directory would change which one is meant.
         let path = &std::path::absolute(path).at(path)?;
-        if let Some(manifest) = read_manifest(path)? {
-            return Self::open(path, manifest, request);
+        if let Some(stored) = Stored::read(path)? {
+            return Self::open(path, stored, request);
         }
-        let wanted = request.manifest(path)?;
+        if request.mode == Mode::Read {
+            return Err(Error::NoBuffer {
+                argument: "write_dir",
+                path: path.to_owned(),
+            });
+        }
+        let wanted = Stored::new(request.manifest(path)?);
         let (lock, new) = lock_made(path)?;
-        if let Some(manifest) = read_manifest(path)? {
-            return Self::open(path, manifest, request); // made meanwhile
+        if let Some(stored) = Stored::read(path)? {
+            return Self::open(path, stored, request); // made meanwhile
         }
-        adopt_or_create(path, &wanted, request.preallocate).inspect_err(|_| {
-            // All that is left of the attempt goes too.
-            let _ = fs::remove_file(path.join(LOCK_FILE));
-            new.iter().for_each(|dir| drop(fs::remove_dir(dir)));
-        })?;
+        adopt_or_create(path, &wanted, request)
+            .and_then(|()| match request.sync {
+                true => sync_new(path, &wanted, &new),
+                false => Ok(()),
+            })
+            .inspect_err(|_| {
+                // All that is left of the attempt goes too.
+                let _ = fs::remove_file(path.join(LOCK_FILE));
+                new.iter().for_each(|dir| drop(fs::remove_dir(dir)));
+            })?;
         drop(lock);
         Self::open(path, wanted, request)
     }
 
-    fn open(path: &Path, mut manifest: Manifest, request: &Request) -> Result<Self> {
+    fn open(path: &Path, stored: Stored, request: &Request) -> Result<Self> {
+        let mut manifest = stored.manifest;
         request.check_against(path, &manifest)?;
         manifest.fps = manifest.fps.or(request.fps);
         request.check_windows(&manifest)?;
         let columns = open_columns(path, &manifest)?;
-        let state = State::open(path, manifest.capacity)?;
+        let state = State::open(path, manifest.capacity, stored.checksum)?;
         Ok(Self {
             path: path.to_owned(),
             manifest,
             columns,
             state,
         })
+    }
+
+    /// Returns once the columns and the records are on the disk, and the names of the files.
+    pub fn sync(&self) -> Result<()> {
+        for (column, spec) in self.columns.iter().zip(self.manifest.spec.columns()) {
+            column.sync(&self.path.join(spec.file_name()))?;
+        }
+        self.state.sync()?;
+        sync_file(&self.path.join(MANIFEST_FILE))?;
+        sync_directory(&self.path)
+    }
+}
+
+/// A manifest with the checksum of its file.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// What the file says.
+    pub manifest: Manifest,
+    /// As the state file has it.
+    pub checksum: u64,
+}
+
+impl Stored {
+    /// The content of the state file that goes with it.
+    pub fn state(&self, record: &Record) -> Vec<u8> {
+        state::encode(self.manifest.capacity, self.checksum, record)
+    }
+
+    fn new(manifest: Manifest) -> Self {
+        let checksum = manifest_checksum(&manifest.encode());
+        Self { manifest, checksum }
+    }
+
+    /// The manifest in the directory at `path`, if there is one.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        Self::read_file(&path.join(MANIFEST_FILE))
+    }
+
+    fn read_file(file: &Path) -> Result<Option<Self>> {
+        check_regular(file)?;
+        let metadata = match file.metadata() {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            result => result.at(file)?,
+        };
+        if metadata.len() > LONGEST_MANIFEST {
+            let got = metadata.len();
+            let what = format!("expected at most {LONGEST_MANIFEST} bytes, got {got}");
+            return Err(Error::damaged(file, what));
+        }
+        let bytes = fs::read(file).at(file)?;
+        let manifest = Manifest::decode(file, &bytes)?;
+        let checksum = manifest_checksum(&bytes);
+        Ok(Some(Self { manifest, checksum }))
     }
 }
 
@@ -163,30 +243,8 @@ impl Request {
     }
 }
 
-fn read_manifest(path: &Path) -> Result<Option<Manifest>> {
-    let file = path.join(MANIFEST_FILE);
-    match file.symlink_metadata() {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::Io {
-            path: path.to_owned(),
-            source,
-        }),
-        Ok(metadata) if !metadata.is_file() => Err(Error::damaged(
-            &file,
-            "expected a regular file, got something else",
-        )),
-        Ok(metadata) if metadata.len() > LONGEST_MANIFEST => Err(Error::damaged(
-            &file,
-            format!(
-                "expected at most {LONGEST_MANIFEST} bytes, got {}",
-                metadata.len()
-            ),
-        )),
-        Ok(_) => Manifest::decode(&file, &fs::read(&file).at(&file)?).map(Some),
-    }
-}
-
-fn open_columns(path: &Path, manifest: &Manifest) -> Result<Vec<Column>> {
+/// The columns at `path`, mapped for reading.
+pub fn open_columns(path: &Path, manifest: &Manifest) -> Result<Vec<Column>> {
     let open = |column: &crate::spec::ColumnSpec| {
         let file = path.join(column.file_name());
         let map = ReadMap::open(&file, column.row_bytes * manifest.capacity)?;
@@ -237,44 +295,36 @@ fn create_dir(path: &Path) -> Result<()> {
     }
 }
 
-fn adopt_or_create(path: &Path, wanted: &Manifest, preallocate: bool) -> Result<()> {
+fn adopt_or_create(path: &Path, wanted: &Stored, request: &Request) -> Result<()> {
     remove_half_made(path)?;
     if exists(&path.join(NEXT_INDEX_FILE))? && exists(&path.join(OCCUPANCY_MASK_FILE))? {
-        adopt(path, wanted, preallocate)
+        adopt(path, wanted, request.preallocate)
     } else {
-        create(path, wanted, preallocate)
+        create(path, wanted, request.preallocate)
     }
 }
 
 /// The files of a new buffer with their lengths: columns, then what other implementations need.
-fn files_of(manifest: &Manifest) -> Vec<(String, u64)> {
+pub fn files_of(manifest: &Manifest) -> Vec<(String, usize)> {
     let columns = manifest.spec.columns().iter();
     let mut files: Vec<_> = columns
-        .map(|column| {
-            (
-                column.file_name(),
-                (column.row_bytes * manifest.capacity) as u64,
-            )
-        })
+        .map(|column| (column.file_name(), column.row_bytes * manifest.capacity))
         .collect();
     files.push((NEXT_INDEX_FILE.to_owned(), 8));
-    files.push((OCCUPANCY_MASK_FILE.to_owned(), manifest.capacity as u64));
+    files.push((OCCUPANCY_MASK_FILE.to_owned(), manifest.capacity));
     files
 }
 
-fn create(path: &Path, manifest: &Manifest, preallocate: bool) -> Result<()> {
+fn create(path: &Path, stored: &Stored, preallocate: bool) -> Result<()> {
+    let manifest = &stored.manifest;
     let mut made = Made::default();
     let marker = path.join(CREATING_FILE);
-    made.file(&marker)?
-        .write_all(&manifest.encode())
-        .at(&marker)?;
+    made.write(&marker, &manifest.encode())?;
     for (name, len) in files_of(manifest) {
         let file = path.join(name);
-        reserve(&made.file(&file)?, len, preallocate).at(&file)?;
+        space::make_room(&made.file(&file)?, len as u64, preallocate).at(&file)?;
     }
-    let state = path.join(STATE_FILE);
-    let bytes = state::encode(manifest.capacity, &Record::empty());
-    made.file(&state)?.write_all(&bytes).at(&state)?;
+    made.write(&path.join(STATE_FILE), &stored.state(&Record::empty()))?;
     fs::rename(&marker, path.join(MANIFEST_FILE)).at(&marker)?;
     made.keep();
     Ok(())
@@ -295,6 +345,10 @@ impl Made {
         Ok(file)
     }
 
+    fn write(&mut self, path: &Path, content: &[u8]) -> Result<()> {
+        self.file(path)?.write_all(content).at(path)
+    }
+
     fn keep(mut self) {
         self.0.clear();
     }
@@ -308,30 +362,50 @@ impl Drop for Made {
     }
 }
 
-/// Gives a new file its length, and its space unless `preallocate` is off.
-fn reserve(file: &File, len: u64, preallocate: bool) -> io::Result<()> {
-    if !preallocate {
-        return file.set_len(len);
+/// Puts a file of that content at `path`, whatever is there, or leaves what is there as it is.
+pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(TEMPORARY_POSTFIX);
+    let temporary = PathBuf::from(name);
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).at(&temporary),
+        _ => {} // left by one that was killed
     }
-    match allocate(file, len) {
-        Err(error) if error.kind() == ErrorKind::Unsupported => fill_with_zeros(file, len),
-        result => result,
+    let mut made = Made::default();
+    made.write(&temporary, content)?;
+    sync_file(&temporary)?;
+    fs::rename(&temporary, path).at(path)?;
+    made.keep();
+    Ok(())
+}
+
+/// Returns once a new buffer is on the disk, with its name in each of its new directories.
+fn sync_new(path: &Path, stored: &Stored, new: &[PathBuf]) -> Result<()> {
+    let files = files_of(&stored.manifest);
+    let names = files.iter().map(|(name, _)| name.as_str());
+    for name in names.chain([STATE_FILE, MANIFEST_FILE]) {
+        sync_file(&path.join(name))?;
     }
+    sync_directory(path)?;
+    new.iter()
+        .filter_map(|dir| dir.parent())
+        .try_for_each(sync_directory)
 }
 
-#[cfg(target_os = "linux")]
-fn allocate(file: &File, len: u64) -> io::Result<()> {
-    use rustix::fs::{FallocateFlags, fallocate};
-    fallocate(file, FallocateFlags::empty(), 0, len).map_err(io::Error::from)
+fn sync_file(path: &Path) -> Result<()> {
+    File::open(path).and_then(|file| file.sync_all()).at(path)
 }
 
-#[cfg(not(target_os = "linux"))]
-fn allocate(_file: &File, _len: u64) -> io::Result<()> {
-    Err(ErrorKind::Unsupported.into())
+/// Returns once the names in a directory are on the disk.
+#[cfg(unix)]
+fn sync_directory(path: &Path) -> Result<()> {
+    sync_file(path)
 }
 
-fn fill_with_zeros(mut file: &File, len: u64) -> io::Result<()> {
-    io::copy(&mut io::Read::take(io::repeat(0), len), &mut file).map(drop)
+/// Directories cannot be opened as files there, and names are written with their files.
+#[cfg(not(unix))]
+fn sync_directory(_: &Path) -> Result<()> {
+    Ok(())
 }
 
 /// Removes what a killed creation left, by the manifest that it wrote first.
@@ -340,9 +414,11 @@ fn remove_half_made(path: &Path) -> Result<()> {
     if !exists(&marker)? {
         return Ok(());
     }
+    check_regular(&marker)?;
     // A marker that cannot be read was cut short, so nothing came after it.
-    if let Ok(manifest) = Manifest::decode(&marker, &fs::read(&marker).at(&marker)?) {
-        let names = files_of(&manifest).into_iter().map(|(name, _)| name);
+    if let Ok(Some(stored)) = Stored::read_file(&marker) {
+        let files = files_of(&stored.manifest);
+        let names = files.into_iter().map(|(name, _)| name);
         for name in names.chain([STATE_FILE.to_owned()]) {
             match fs::remove_file(path.join(&name)) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -356,32 +432,27 @@ fn remove_half_made(path: &Path) -> Result<()> {
 }
 
 /// Makes a buffer of a directory that the NumPy implementation wrote: its files stay as they are.
-fn adopt(path: &Path, manifest: &Manifest, preallocate: bool) -> Result<()> {
+fn adopt(path: &Path, stored: &Stored, preallocate: bool) -> Result<()> {
+    let manifest = &stored.manifest;
     let columns = open_columns(path, manifest)?;
-    let record = adopted_record(path, manifest, &columns)?;
+    let live = adopted_live(path, manifest.capacity)?;
+    let record = record_of(path, manifest, &columns, live)?;
     if preallocate {
         for (name, len) in files_of(manifest) {
-            reserve_existing(&path.join(name), len)?;
+            space::fill_holes(&path.join(name), len)?;
         }
     }
-    let state = path.join(STATE_FILE);
-    fs::write(&state, state::encode(manifest.capacity, &record)).at(&state)?;
-    let temporary = path.join(ADOPTING_FILE);
-    fs::write(&temporary, manifest.encode()).at(&temporary)?;
-    fs::rename(&temporary, path.join(MANIFEST_FILE)).at(&temporary)
+    replace(&path.join(STATE_FILE), &stored.state(&record))?;
+    replace(&path.join(MANIFEST_FILE), &manifest.encode())
 }
 
-/// Gives a file of that length the space that its holes lack.
-fn reserve_existing(path: &Path, len: u64) -> Result<()> {
-    let file = OpenOptions::new().write(true).open(path).at(path)?;
-    match allocate(&file, len) {
-        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
-        result => result.at(path),
-    }
-}
-
-fn adopted_record(path: &Path, manifest: &Manifest, columns: &[Column]) -> Result<Record> {
-    let live = adopted_live(path, manifest.capacity)?;
+/// The record that says that the columns' frames `live` are.
+pub fn record_of(
+    path: &Path,
+    manifest: &Manifest,
+    columns: &[Column],
+    live: Frames,
+) -> Result<Record> {
     let ring = Ring::new(manifest.capacity);
     let own = manifest.spec.own();
     let value = |column: usize, seq: Seq| columns[column].int64(ring.slot(seq));
@@ -413,7 +484,7 @@ fn adopted_record(path: &Path, manifest: &Manifest, columns: &[Column]) -> Resul
 
 /// The live frames by `_next_index` and `_occupancy_mask`: the slots before the next, around the
 /// end, as many as are occupied.
-fn adopted_live(path: &Path, capacity: usize) -> Result<Frames> {
+pub fn adopted_live(path: &Path, capacity: usize) -> Result<Frames> {
     let file = path.join(NEXT_INDEX_FILE);
     let stored = ReadMap::open(&file, 8)?.word(0, std::sync::atomic::Ordering::Relaxed);
     let next = usize::try_from(stored.cast_signed())

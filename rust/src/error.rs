@@ -79,6 +79,12 @@ pub enum Error {
         /// The tolerance in force, in seconds.
         tolerance: f64,
     },
+    /// The buffer was opened for reading.
+    #[error("{path}: expected a buffer opened with mode=\"a\", got one with mode=\"r\"", path = path.display())]
+    ReadOnly {
+        /// The buffer's directory.
+        path: PathBuf,
+    },
     /// Another writer holds the directory.
     #[error("{path} is being written by {}", owner(*pid), path = path.display())]
     Locked {

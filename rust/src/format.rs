@@ -116,10 +116,14 @@ pub fn check_fps(fps: f64) -> Result<()> {
 pub const STATE_WORDS: usize = 512;
 /// Words of its fixed header.
 pub const HEADER_WORDS: usize = 4;
+/// Where the checksum of the manifest is kept; 0 in files of before there was one.
+pub const MANIFEST_WORD: usize = 5;
 /// Where the generation is kept whose `_next_index` and `_occupancy_mask` are known to be written.
 pub const MIRRORED_WORD: usize = 4;
 /// Where the two commit records begin.
 pub const RECORD_AT: [usize; 2] = [16, 32];
+/// Where their copies begin, in another sector of the disk.
+pub const COPY_AT: [usize; 2] = [144, 160];
 /// Words of a commit record.
 pub const RECORD_WORDS: usize = 16;
 
@@ -176,19 +180,31 @@ pub struct Record {
 }
 
 impl Record {
-    /// An empty buffer's first record.
+    /// The record of a new, empty buffer: there was one before it, the same.
     pub fn empty() -> Self {
         let none = Frames {
             first: Seq(0),
             end: Seq(0),
         };
         Self {
-            generation: 1,
+            generation: 2,
             live: none,
             episodes: 0,
             next_index: 0,
             next_episode: 0,
             writing: none,
+        }
+    }
+
+    /// The same, but nothing is being written.
+    pub fn without_writing(&self) -> Self {
+        let none = Frames {
+            first: self.live.end,
+            end: self.live.end,
+        };
+        Self {
+            writing: none,
+            ..*self
         }
     }
 
@@ -246,6 +262,11 @@ impl Record {
             && record.live.end <= record.writing.first;
         possible.then_some(record)
     }
+}
+
+/// What [`MANIFEST_WORD`] says about a manifest of these bytes.
+pub fn manifest_checksum(bytes: &[u8]) -> u64 {
+    1 << 32 | u64::from(crc32fast::hash(bytes)) // never 0
 }
 
 fn checksum(words: &[u64]) -> u64 {

@@ -33,6 +33,11 @@ impl Column {
         WriteMap::open_same(path, &self.map)
     }
 
+    /// Returns once what the file at `path` holds is on the disk.
+    pub fn sync(&self, path: &Path) -> Result<()> {
+        self.map.sync(path)
+    }
+
     /// The row of a column of float64 scalars.
     pub fn float64(&self, slot: Slot) -> f64 {
         f64::from_bits(self.map.word(slot.0, Ordering::Relaxed))

@@ -24,10 +24,12 @@ pub mod ring;
 pub mod rows;
 pub mod sampling;
 pub mod search;
+pub mod space;
 pub mod spec;
 pub mod state;
 pub mod threads;
 pub mod window;
+pub mod writers;
 
 #[cfg(feature = "python")]
 mod bindings;

@@ -41,10 +41,26 @@ impl WriterLock {
                 Ok(()) => {}
             }
             let owner = process::id();
-            file.set_len(0).at(&path)?;
-            write!(file, "{owner}").at(&path)?;
+            // For the message only: a full disk must not keep anybody from writing to space that
+            // is reserved.
+            let _ = file.set_len(0).and_then(|()| write!(file, "{owner}"));
             return Ok(Self { file, owner });
         }
+    }
+
+    /// Whether the lock's file was removed: then another one may be held by someone else.
+    #[cfg(unix)]
+    pub fn is_removed(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        self.file
+            .metadata()
+            .map_or(true, |metadata| metadata.nlink() == 0)
+    }
+
+    /// Whether the lock's file was removed: an open one cannot be.
+    #[cfg(not(unix))]
+    pub fn is_removed(&self) -> bool {
+        false
     }
 
     /// Whether this process took the lock: a forked child inherits the file but not the right.

@@ -12,16 +12,19 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::error::{AtPath, Error, Result};
+use crate::space;
+#[cfg(test)]
+use tests::trace;
 
-/// Which file something is, whatever its path: device and inode.
+/// Which file something is. On Unix that is its device and inode, whatever its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity(u64, u64);
+pub struct Identity(u64, u64);
 
 /// A whole file, mapped for reading.
 #[derive(Debug)]
@@ -33,6 +36,11 @@ impl ReadMap {
         let (file, identity) = open_checked(path, OpenOptions::new().read(true), len)?;
         let map = MmapOptions::new().len(len).map_raw_read_only(&file);
         map.map(|map| Self(map, identity)).at(path)
+    }
+
+    /// Which file it is.
+    pub fn identity(&self) -> Identity {
+        self.1
     }
 
     /// The number of bytes.
@@ -73,6 +81,11 @@ impl ReadMap {
         unsafe { (*self.0.as_ptr().cast::<AtomicU64>().add(position)).load(ordering) }
     }
 
+    /// Returns once what the file holds is on the disk, whoever wrote it.
+    pub fn sync(&self, path: &Path) -> Result<()> {
+        self.0.flush().at(path)
+    }
+
     /// Copies some of the file's 64-bit words, by their positions, counted in words.
     pub fn words(&self, positions: Range<usize>) -> Vec<u64> {
         assert!(positions.start <= positions.end && positions.end <= self.len() / 8);
@@ -91,7 +104,22 @@ impl ReadMap {
 
 /// A whole file, mapped for writing. Only the process that holds the writer lock has any.
 #[derive(Debug)]
-pub struct WriteMap(MmapRaw);
+pub struct WriteMap {
+    map: MmapRaw,
+    path: PathBuf,
+    holes: Option<Holes>,
+}
+
+/// Where a file lacks the space for its content, and its handle.
+#[derive(Debug)]
+struct Holes {
+    file: File,
+    /// Bytes that have their space.
+    reserved: Range<usize>,
+}
+
+/// Space is reserved in pieces of at least this many bytes.
+const RESERVE_AT_LEAST: usize = 1 << 20;
 
 impl WriteMap {
     /// Maps a regular file of exactly `len` bytes.
@@ -114,38 +142,83 @@ impl WriteMap {
     fn open_identified(path: &Path, len: usize) -> Result<(Self, Identity)> {
         let mut options = OpenOptions::new();
         let (file, identity) = open_checked(path, options.read(true).write(true), len)?;
-        let map = MmapOptions::new().len(len).map_raw(&file);
-        map.map(|map| (Self(map), identity)).at(path)
+        let map = MmapOptions::new().len(len).map_raw(&file).at(path)?;
+        let holes = space::has_holes(&file).at(path)?.then_some(Holes {
+            file,
+            reserved: 0..0,
+        });
+        let path = path.to_owned();
+        Ok((Self { map, path, holes }, identity))
+    }
+
+    /// Reserves space for `len` bytes from `offset` on, if the file may lack it. Writing to them is
+    /// safe then: without space, the system would kill the process.
+    pub fn reserve(&mut self, offset: usize, len: usize) -> Result<()> {
+        assert_within(offset, len, self.map.len());
+        let Some(holes) = &mut self.holes else {
+            return Ok(());
+        };
+        if holes.reserved.start <= offset && offset + len <= holes.reserved.end || len == 0 {
+            return Ok(());
+        }
+        let end = self.map.len().min(offset + len.max(RESERVE_AT_LEAST));
+        space::allocate(&holes.file, offset..end).at(&self.path)?;
+        holes.reserved = offset..end;
+        Ok(())
     }
 
     /// Copies all of `bytes` to `offset`.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
-        assert_within(offset, bytes.len(), self.0.len());
+        assert_within(offset, bytes.len(), self.map.len());
         // SAFETY: the destination range lies within the map (asserted), whose file has its space
         // reserved; `bytes` is ordinary memory, never a map, so they cannot overlap. `&mut self`
         // and the writer lock leave no other writer.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),
-                self.0.as_mut_ptr().add(offset),
+                self.map.as_mut_ptr().add(offset),
                 bytes.len(),
             );
         }
+        trace::wrote(&self.path, offset, bytes);
     }
 
     /// Sets `len` bytes from `offset` on to `value`.
     pub fn fill(&mut self, offset: usize, len: usize, value: u8) {
-        assert_within(offset, len, self.0.len());
+        assert_within(offset, len, self.map.len());
         // SAFETY: as in `write`: the range lies within the map (asserted) and there is no other
         // writer.
-        unsafe { std::ptr::write_bytes(self.0.as_mut_ptr().add(offset), value, len) };
+        unsafe { std::ptr::write_bytes(self.map.as_mut_ptr().add(offset), value, len) };
+        trace::filled(&self.path, offset, len, value);
     }
 
-    /// The file as 64-bit words.
-    pub fn words(&self) -> &[AtomicU64] {
+    /// Sets the 64-bit word at `position`, counted in words.
+    pub fn store(&mut self, position: usize, value: u64, ordering: Ordering) {
+        self.words()[position].store(value, ordering);
+        trace::wrote(&self.path, position * 8, &value.to_le_bytes());
+    }
+
+    /// The 64-bit word at `position`, counted in words.
+    pub fn word(&self, position: usize, ordering: Ordering) -> u64 {
+        self.words()[position].load(ordering)
+    }
+
+    fn words(&self) -> &[AtomicU64] {
         // SAFETY: the map is aligned (it begins at a page), at least that long and lives as long as
         // `self`. All access through the slice is atomic, so concurrent readers do no harm.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() / 8) }
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.map.len() / 8) }
+    }
+
+    /// Returns once `len` bytes from `offset` on are on the disk.
+    pub fn sync(&self, offset: usize, len: usize) -> Result<()> {
+        self.map.flush_range(offset, len).at(&self.path)?;
+        trace::synced(&self.path, offset, len);
+        Ok(())
+    }
+
+    /// Returns once the whole file is on the disk.
+    pub fn sync_all(&self) -> Result<()> {
+        self.sync(0, self.map.len())
     }
 }
 
@@ -168,7 +241,7 @@ fn open_checked(path: &Path, options: &OpenOptions, len: usize) -> Result<(File,
             format!("expected {len} bytes, got {}", metadata.len()),
         ));
     }
-    let identity = identity(&metadata);
+    let identity = identity(&metadata, path);
     Ok((file, identity))
 }
 
@@ -186,20 +259,83 @@ pub fn check_regular(path: &Path) -> Result<()> {
 }
 
 #[cfg(unix)]
-fn identity(metadata: &Metadata) -> Identity {
+fn identity(metadata: &Metadata, _: &Path) -> Identity {
     use std::os::unix::fs::MetadataExt;
     Identity(metadata.dev(), metadata.ino())
 }
 
 #[cfg(not(unix))]
-fn identity(_: &Metadata) -> Identity {
-    Identity(0, 0) // files that are open cannot be replaced there
+fn identity(_: &Metadata, path: &Path) -> Identity {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+    // An open file cannot be replaced there, so its path says which one it is.
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    Identity(hasher.hash_one(path), 0)
+}
+
+/// What tests replace to see each change of a file.
+#[cfg(not(test))]
+mod trace {
+    use std::path::Path;
+
+    pub fn wrote(_: &Path, _: usize, _: &[u8]) {}
+    pub fn filled(_: &Path, _: usize, _: usize, _: u8) {}
+    pub fn synced(_: &Path, _: usize, _: usize) {}
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 pub(crate) mod tests {
     use super::*;
+
+    /// Each change of a mapped file, as it happens.
+    pub(crate) mod trace {
+        use std::cell::RefCell;
+        use std::path::{Path, PathBuf};
+
+        /// A change, or the end of waiting for the disk.
+        #[derive(Clone, Debug)]
+        pub(crate) enum Event {
+            Wrote(PathBuf, usize, Vec<u8>),
+            Synced(PathBuf, usize, usize),
+        }
+
+        type Watcher = Box<dyn FnMut(Event)>;
+
+        thread_local! {
+            static WATCHER: RefCell<Option<Watcher>> = const { RefCell::new(None) };
+        }
+
+        /// Calls `watcher` with all that this thread does, while `work` is done.
+        pub(crate) fn watched<T>(
+            watcher: impl FnMut(Event) + 'static,
+            work: impl FnOnce() -> T,
+        ) -> T {
+            WATCHER.set(Some(Box::new(watcher)));
+            let result = work();
+            WATCHER.set(None);
+            result
+        }
+
+        fn tell(event: impl FnOnce() -> Event) {
+            WATCHER.with_borrow_mut(|watcher| {
+                if let Some(watcher) = watcher {
+                    watcher(event());
+                }
+            });
+        }
+
+        pub(crate) fn wrote(path: &Path, offset: usize, bytes: &[u8]) {
+            tell(|| Event::Wrote(path.to_owned(), offset, bytes.to_owned()));
+        }
+
+        pub(crate) fn filled(path: &Path, offset: usize, len: usize, value: u8) {
+            tell(|| Event::Wrote(path.to_owned(), offset, vec![value; len]));
+        }
+
+        pub(crate) fn synced(path: &Path, offset: usize, len: usize) {
+            tell(|| Event::Synced(path.to_owned(), offset, len));
+        }
+    }
 
     /// A byte of memory that a test has initialised before it was read into.
     pub(crate) fn initialised(byte: &MaybeUninit<u8>) -> u8 {
@@ -226,7 +362,7 @@ pub(crate) mod tests {
         let reader = ReadMap::open(file.path(), 32).unwrap();
         writer.write(3, &[1, 2, 3]);
         writer.fill(8, 2, 9);
-        writer.words()[3].store(0x0102, Ordering::Relaxed);
+        writer.store(3, 0x0102, Ordering::Relaxed);
         assert_eq!(read(&reader, 2, 8), [0, 1, 2, 3, 0, 0, 9, 9]);
         assert_eq!(reader.word(3, Ordering::Relaxed), 0x0102);
     }

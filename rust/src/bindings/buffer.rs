@@ -12,13 +12,14 @@ use pyo3::types::{PyDict, PyString};
 use super::arrays::{InArray, OutArray, check_apart};
 use super::detach;
 use crate::buffer;
-use crate::commit::Batch;
-use crate::directory::Request;
+use crate::commit::{Batch, Durability, Recovery};
+use crate::directory::{Mode, Request};
 use crate::error::{Error, Result};
 use crate::gather::BatchOut;
 use crate::spec::{ColumnSpec, DType, Field, IS_PAD_POSTFIX};
 use crate::threads;
 use crate::window;
+use crate::writers;
 
 /// How long to wait for another process that makes the same buffer.
 const CREATION_PATIENCE: Duration = Duration::from_secs(30);
@@ -30,6 +31,7 @@ const CREATION_POLL: Duration = Duration::from_millis(5);
 pub struct Buffer {
     pub(super) inner: buffer::Buffer,
     threads: usize,
+    durability: Durability,
     /// The columns' dtypes and keys, made once.
     dtypes: Vec<Py<PyArrayDescr>>,
     keys: Vec<Py<PyString>>,
@@ -57,6 +59,7 @@ type PyField = (String, String, Vec<usize>);
 #[pymethods]
 impl Buffer {
     #[new]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         write_dir: PathBuf,
@@ -65,6 +68,8 @@ impl Buffer {
         fps: Option<f64>,
         deltas: Vec<(String, Vec<f64>)>,
         preallocate: bool,
+        read_only: bool,
+        fsync: bool,
     ) -> PyResult<Self> {
         let threads = threads::allowed()?;
         let fields = data_spec.map(fields).transpose()?;
@@ -74,6 +79,8 @@ impl Buffer {
             fps,
             deltas,
             preallocate,
+            mode: if read_only { Mode::Read } else { Mode::Append },
+            sync: fsync,
         };
         let inner = open_patiently(py, &write_dir, &request)?;
         let columns = inner.manifest().spec.columns();
@@ -84,6 +91,10 @@ impl Buffer {
             .map(|column| PyString::intern(py, &column.key).unbind());
         Ok(Self {
             threads,
+            durability: match fsync {
+                true => Durability::Fsync,
+                false => Durability::Process,
+            },
             dtypes: dtypes.collect::<PyResult<_>>()?,
             keys: keys.collect(),
             inner,
@@ -154,8 +165,10 @@ impl Buffer {
             .collect::<PyResult<Vec<_>>>()?;
         let rows = arrays.iter().map(InArray::rows).collect::<PyResult<_>>()?;
         let shift = detach(py, || {
-            self.inner
-                .append(Batch::new(&self.inner.manifest().spec, rows)?)
+            self.inner.append(
+                Batch::new(&self.inner.manifest().spec, rows)?,
+                self.durability,
+            )
         })?;
         Ok((shift.index, shift.episode))
     }
@@ -214,6 +227,19 @@ impl Buffer {
         }
     }
 
+    /// Returns once all that was inserted is on the disk.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        detach(py, || self.inner.flush())
+    }
+
+    /// Slots of the frames that a dead writer was writing, first and number, and how many frames
+    /// are live without them; told once.
+    fn take_recovery(&self) -> Option<(usize, usize, usize)> {
+        let Recovery { lost, live } = self.inner.take_recovery()?;
+        let first = self.inner.slot(lost.first).0;
+        Some((first, lost.len(), live.len()))
+    }
+
     /// Gives up the writer lock.
     fn release(&self, py: Python<'_>) {
         py.detach(|| self.inner.release());
@@ -268,6 +294,7 @@ impl Windows {
     /// `deltas` in seconds for keys of `buffer`; none at all where it is empty. Answers more than
     /// `tolerance_s` off are padding.
     #[new]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         buffer: &Buffer,
@@ -355,6 +382,12 @@ impl Windows {
         }
         Ok(batch)
     }
+}
+
+/// Closes, in a forked child, the lock files of its parent.
+#[pyfunction]
+pub fn after_fork_in_child() {
+    writers::after_fork();
 }
 
 /// Opens a buffer; waits for another process that is making it, as long as no signal comes.

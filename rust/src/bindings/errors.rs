@@ -19,8 +19,11 @@ impl From<Error> for PyErr {
             Error::OutOfRange { .. } => PyIndexError::new_err(message),
             Error::Overtaken { .. } => PyRuntimeError::new_err(message),
             Error::OutOfMemory { .. } => PyMemoryError::new_err(message),
-            Error::Tolerance { .. } => package_error("TimestampToleranceError", message),
-            Error::Locked { .. } => package_error("BufferLockedError", message),
+            Error::Tolerance { .. } => {
+                python_error("fastbuffer.errors", "TimestampToleranceError", message)
+            }
+            Error::ReadOnly { .. } => python_error("io", "UnsupportedOperation", message),
+            Error::Locked { .. } => python_error("fastbuffer.errors", "BufferLockedError", message),
             Error::Io { path, source } => match source.raw_os_error() {
                 // With these arguments Python picks the subclass and words the message.
                 Some(code) => PyOSError::new_err((code, reason(&source), path)),
@@ -39,12 +42,10 @@ fn reason(source: &std::io::Error) -> String {
         .to_owned()
 }
 
-/// An exception with several bases or of the package's own, defined in Python.
-fn package_error(name: &str, message: String) -> PyErr {
+/// An exception that is defined in Python.
+fn python_error(module: &str, name: &str, message: String) -> PyErr {
     Python::attach(|py| {
-        let class = py
-            .import("fastbuffer.errors")
-            .and_then(|module| module.getattr(name));
+        let class = py.import(module).and_then(|module| module.getattr(name));
         match class.and_then(|class| class.call1((message,))) {
             Ok(exception) => PyErr::from_value(exception),
             Err(error) => error,

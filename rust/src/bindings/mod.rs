@@ -23,7 +23,7 @@ fn detach<T: Ungil + Send>(
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
-    use super::buffer::{Buffer, Windows};
+    use super::buffer::{Buffer, Windows, after_fork_in_child};
     #[pymodule_export]
     use super::sampling::sampler_weights;
 }
