@@ -92,14 +92,67 @@ def test_a_dead_writer_is_no_obstacle(pair, tmp_path):
     pair.check()
 
 
-def test_a_second_object_may_not_write_until_the_first_is_gone(pair, tmp_path):
+def test_objects_of_one_process_write_in_turns(pair, tmp_path):
     add(pair, [3])
-    second = OnlineBuffer(tmp_path)
-    with pytest.raises(BufferLockedError, match=rf"\b{os.getpid()}\b"):
-        second.add_data(make_episodes([2], SPEC, np.random.default_rng(0), FPS))
-    pair.buffer = None
-    second.add_data(make_episodes([2], SPEC, np.random.default_rng(0), FPS))
-    assert len(second) == 5
+    second = OnlineBuffer(tmp_path, output="numpy")  # as a notebook cell that is run again makes it
+    data = make_episodes([2], SPEC, np.random.default_rng(1), FPS)
+    pair.model.add_data(data)
+    second.add_data(data)
+    add(pair, [4])
+    pair.check()
+    check_columns(second, pair.model)
+    with start_python(WRITER, tmp_path) as other:
+        for release in (pair.buffer.close, second.close):
+            assert ask(other, "2").startswith("BufferLockedError")
+            release()
+        assert ask(other, "2") == "added"
+        with pytest.raises(BufferLockedError, match=rf"\b{other.pid}\b"):
+            second.add_data(make_episodes([2], SPEC, np.random.default_rng(0), FPS))
+        other.stdin.close()
+
+
+def test_many_threads_insert_and_read_at_once(tmp_path):
+    """Through one object and through several; each episode has one number in all of its frames."""
+    spec = {"number": {"shape": (300,), "dtype": np.int64}}
+    buffer = OnlineBuffer(tmp_path, spec, 64, FPS, {"number": [-0.1, 0.0, 0.1]}, output="numpy")
+    objects = [buffer, OnlineBuffer(tmp_path, delta_timestamps=buffer.delta_timestamps)]
+    errors, stop = [], threading.Event()
+
+    def insert(k):
+        rng = np.random.default_rng(k)
+        for i in range(150):
+            n = int(rng.integers(1, 9))
+            rows = np.full((n, 300), 1000 * k + i)
+            objects[k % 2].add_data(make_episodes([n], {}, rng, FPS) | {"number": rows})
+
+    def read(k):
+        rng = np.random.default_rng(k)
+        while not stop.is_set():
+            try:
+                indices = rng.integers(0, max(1, len(buffer)), 16)
+                rows = np.asarray(objects[k % 2].get_batch(indices)["number"])
+            except IndexError:
+                continue  # still empty
+            assert (rows == rows[:, :1, :1]).all()
+
+    def guarded(work, k):
+        try:
+            work(k)
+        except BaseException as error:
+            errors.append(error)
+
+    readers = [threading.Thread(target=guarded, args=(read, k)) for k in range(3)]
+    writers = [threading.Thread(target=guarded, args=(insert, k)) for k in range(4)]
+    for thread in readers + writers:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    for thread in readers:
+        thread.join()
+    assert errors == []
+    index = np.sort(buffer.get_data_by_key("index"))
+    assert np.array_equal(index, np.arange(index[0], index[0] + 64))
 
 
 def test_a_locked_error_is_an_os_error():
@@ -372,6 +425,62 @@ def test_a_lock_file_that_is_none_is_refused(pair, tmp_path, kind):
     with pytest.raises(ValueError, match="_lock: expected a regular file"):
         add(Pair(tmp_path, SPEC, CAPACITY, FPS), [2])
     assert victim.read_text() == "precious"
+
+
+KILLED_PARENT = """
+import os, sys, time
+import numpy as np
+from fastbuffer import OnlineBuffer
+from helpers import SPEC, make_episodes
+
+buffer = OnlineBuffer(sys.argv[1])
+buffer.add_data(make_episodes([3], SPEC, np.random.default_rng(0), 10))
+child = os.fork()
+if child == 0:
+    os.close(1)
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(pair, tmp_path):
+    with start_python(KILLED_PARENT, tmp_path) as parent:
+        child = int(parent.stdout.readline())
+        parent.kill()
+    try:
+        pair.buffer.add_data(make_episodes([2], SPEC, np.random.default_rng(0), FPS))
+        assert len(pair.buffer) == 5
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_writer_whose_lock_was_removed_takes_it_anew(pair, tmp_path):
+    add(pair, [3])
+    (tmp_path / "_lock").unlink()
+    with start_python(WRITER, tmp_path) as other:
+        add(pair, [2])
+        assert ask(other, "4").startswith("BufferLockedError")
+        pair.check()
+        (tmp_path / "_lock").unlink()
+        assert ask(other, "4") == "added"
+        with pytest.raises(BufferLockedError, match=rf"\b{other.pid}\b"):
+            pair.buffer.add_data(make_episodes([2], SPEC, np.random.default_rng(0), FPS))
+        other.stdin.close()
+
+
+def test_a_directory_that_was_removed_is_not_written(pair, tmp_path):
+    directory = tmp_path / "b"
+    pair = Pair(directory, SPEC, CAPACITY, FPS)
+    add(pair, [3])
+    shutil.rmtree(directory)
+    with pytest.raises(FileNotFoundError, match="_lock"):
+        pair.buffer.add_data(make_episodes([2], SPEC, np.random.default_rng(0), FPS))
+    pair.check()  # what was there can still be read
+    directory.mkdir()
+    with pytest.raises(OSError, match=str(directory)):
+        pair.buffer.add_data(make_episodes([2], SPEC, np.random.default_rng(0), FPS))
 
 
 # Forks of a process whose other threads are busy
