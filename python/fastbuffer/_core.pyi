@@ -5,7 +5,14 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Buffer", "Windows", "after_fork_in_child", "sampler_weights"]
+__all__ = [
+    "Buffer",
+    "Windows",
+    "after_fork_in_child",
+    "repair_directory",
+    "sampler_weights",
+    "verify_directory",
+]
 
 _Field = tuple[str, str, list[int]]
 
@@ -67,3 +74,5 @@ def sampler_weights(
     online_sampling_ratio: float,
     online_drop_n_last_frames: int,
 ) -> NDArray[np.float32]: ...
+def verify_directory(path: str | PathLike[str]) -> list[tuple[Path, str]]: ...
+def repair_directory(path: str | PathLike[str]) -> list[tuple[Path, str]]: ...

@@ -64,3 +64,39 @@ def demo(directory: Path | None, seconds: float, episodes: int, seed: int) -> No
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise click.BadParameter(f"{directory} is not empty", param_hint="--dir")
     run(directory, seconds=seconds, episodes=episodes, seed=seed)
+
+
+@cli.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Rebuild what the columns determine, and say what was dropped.",
+)
+@click.pass_context
+def verify(context: click.Context, directory: Path, repair: bool) -> None:
+    """Check the files of a buffer against each other, and print each finding.
+
+    Exits with 0 if the buffer is sound, or is after its repair, with 1 if it is damaged, and with 2
+    if DIR holds no buffer.
+    """
+    from fastbuffer import verification
+
+    try:
+        findings = verification.verify(directory)
+        for finding in findings:
+            click.echo(finding)
+        if findings and repair:
+            for done in verification.repair(directory):
+                click.echo(f"repaired: {done}")
+            findings = verification.verify(directory)
+    except FileNotFoundError as error:
+        click.echo(f"Error: {error}", err=True)
+        is_buffer = any((directory / name).exists() for name in ("_manifest.json", "_state"))
+        context.exit(1 if is_buffer else 2)
+    except (OSError, ValueError, RuntimeError) as error:
+        click.echo(f"Error: {error}", err=True)
+        context.exit(1)
+    if not findings:
+        click.echo(f"{directory}: no damage found")
+    context.exit(1 if findings else 0)

@@ -18,6 +18,7 @@ from fastbuffer._core import Buffer, Windows, after_fork_in_child
 from fastbuffer._drawing import draw, random_source, take
 from fastbuffer._optional import require
 from fastbuffer._tensors import Array, Output, to_numpy, to_tensors, torch_is_installed
+from fastbuffer.verification import Finding, verify
 
 if TYPE_CHECKING:
     import torch
@@ -443,6 +444,18 @@ class OnlineBuffer(_Base):
             OSError: The disk refuses.
         """
         self._core.flush()
+
+    def verify(self) -> list[Finding]:
+        """Check the buffer's files against each other, as `fastbuffer verify` does.
+
+        Returns:
+            What is wrong; nothing if the buffer is sound.
+
+        Raises:
+            OSError: The directory cannot be read.
+            RuntimeError: It was changed all the time.
+        """
+        return verify(self.write_dir)
 
     def close(self) -> None:
         """Give up the right to write, if this object has it. Reading goes on as before.

@@ -90,10 +90,7 @@ impl Directory {
             return Self::open(path, stored, request);
         }
         if request.mode == Mode::Read {
-            return Err(Error::NoBuffer {
-                argument: "write_dir",
-                path: path.to_owned(),
-            });
+            return Err(Error::not_a_buffer(path));
         }
         let wanted = Stored::new(request.manifest(path)?);
         let (lock, new) = lock_made(path)?;

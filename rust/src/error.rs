@@ -46,6 +46,12 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// The directory holds no buffer.
+    #[error("{path}: there is no buffer: _manifest.json is missing", path = path.display())]
+    NotABuffer {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A key that the buffer does not have.
     #[error("{key:?} is not a key of this buffer, which has {known:?}")]
     UnknownKey {
@@ -143,6 +149,13 @@ impl Error {
             argument: argument.into(),
             expected: expected.into(),
             got: got.into(),
+        }
+    }
+
+    /// An [`Error::NotABuffer`].
+    pub fn not_a_buffer(path: &Path) -> Self {
+        Self::NotABuffer {
+            path: path.to_owned(),
         }
     }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::directory::MANIFEST_FILE;
 use crate::error::{Error, Result};
 use crate::ring::{Frames, Seq};
 use crate::spec::{Field, Spec};
@@ -154,9 +155,10 @@ pub fn check_header(path: &Path, words: [u64; HEADER_WORDS], capacity: usize) ->
         ));
     }
     if stored_capacity != capacity as u64 {
+        // Of the two, this one has a checksum.
         return Err(Error::damaged(
-            path,
-            format!("expected the manifest's capacity {capacity}, got {stored_capacity}"),
+            &path.with_file_name(MANIFEST_FILE),
+            format!("expected the capacity {stored_capacity} that _state has, got {capacity}"),
         ));
     }
     Ok(())

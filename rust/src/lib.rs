@@ -28,6 +28,7 @@ pub mod space;
 pub mod spec;
 pub mod state;
 pub mod threads;
+pub mod verify;
 pub mod window;
 pub mod writers;
 

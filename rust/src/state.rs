@@ -290,7 +290,7 @@ mod tests {
         };
         assert!(said(&flipped(0), 8).contains("state file"));
         assert!(said(&flipped(16), 8).contains("checksum"));
-        assert!(said(&good, 9).contains("capacity 9, got 8"));
+        assert!(said(&good, 9).contains("capacity 8 that _state has, got 9"));
         let mut bytes = flipped(RECORD_AT[1] * 8 + 8);
         bytes[COPY_AT[1] * 8 + 8] ^= 1;
         assert!(said(&bytes, 8).contains("record's checksum"));

@@ -1,7 +1,8 @@
 //! The one place where the core's errors become Python exceptions.
 
 use pyo3::exceptions::{
-    PyIndexError, PyKeyError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError,
+    PyFileNotFoundError, PyIndexError, PyKeyError, PyMemoryError, PyOSError, PyRuntimeError,
+    PyValueError,
 };
 use pyo3::prelude::*;
 
@@ -15,6 +16,7 @@ impl From<Error> for PyErr {
             | Error::Contradiction { .. }
             | Error::NoBuffer { .. }
             | Error::Damaged { .. } => PyValueError::new_err(message),
+            Error::NotABuffer { .. } => PyFileNotFoundError::new_err(message),
             Error::UnknownKey { .. } => PyKeyError::new_err(message),
             Error::OutOfRange { .. } => PyIndexError::new_err(message),
             Error::Overtaken { .. } => PyRuntimeError::new_err(message),
