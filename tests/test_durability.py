@@ -58,12 +58,14 @@ def test_a_read_only_buffer_follows_the_writer(pair, tmp_path):
 
 
 def test_reading_only_makes_no_buffer(tmp_path):
-    refused_with("there is no buffer", OnlineBuffer, tmp_path / "x", *ARGUMENTS, mode="r")
+    with pytest.raises(FileNotFoundError, match="there is no buffer"):
+        OnlineBuffer(tmp_path / "x", *ARGUMENTS, mode="r")
     assert not (tmp_path / "x").exists()
     for name, size in (("_next_index", 8), ("_occupancy_mask", 4)):
         (tmp_path / name).write_bytes(bytes(size))
     before = snapshot(tmp_path)
-    refused_with("there is no buffer", OnlineBuffer, tmp_path, {}, 4, mode="r")
+    with pytest.raises(FileNotFoundError, match="there is no buffer"):
+        OnlineBuffer(tmp_path, {}, 4, mode="r")
     assert snapshot(tmp_path) == before
 
 

@@ -437,10 +437,10 @@ buffer = OnlineBuffer(sys.argv[1])
 buffer.add_data(make_episodes([3], SPEC, np.random.default_rng(0), 10))
 child = os.fork()
 if child == 0:
+    print(os.getpid(), flush=True)  # by now it has closed what it must
     os.close(1)
     time.sleep(60)
     os._exit(0)
-print(child, flush=True)
 time.sleep(60)
 """
 

@@ -100,6 +100,7 @@ class OnlineBuffer(_Base):
             ValueError: An argument is not allowed or contradicts the directory, or the directory
                 is damaged.
             TypeError: An argument has the wrong type.
+            FileNotFoundError: `mode="r"`, and there is no buffer.
             OSError: A file cannot be made, opened or reserved.
             ImportError: `output="torch"` without torch.
         """
