@@ -273,8 +273,7 @@ fn lock_made(path: &Path) -> Result<(WriterLock, Vec<PathBuf>)> {
     let mut attempts = 0..LOCK_ATTEMPTS;
     loop {
         let new = new_dirs(path);
-        create_dir(path)?;
-        match WriterLock::acquire(path) {
+        match create_dir(path).and_then(|()| WriterLock::acquire(path)) {
             // A creation that failed in another process took its directories away again.
             Err(Error::Io { source, .. })
                 if source.kind() == ErrorKind::NotFound && attempts.next().is_some() => {}
@@ -285,8 +284,14 @@ fn lock_made(path: &Path) -> Result<(WriterLock, Vec<PathBuf>)> {
 
 fn create_dir(path: &Path) -> Result<()> {
     match fs::create_dir_all(path) {
+        // Something else has a name on the way, or a directory that had it is gone again.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            Err(io::Error::from(ErrorKind::NotADirectory)).at(path)
+            let is_other = |dir: &Path| dir.metadata().is_ok_and(|found| !found.is_dir());
+            let kind = match path.ancestors().any(is_other) {
+                true => ErrorKind::NotADirectory,
+                false => ErrorKind::NotFound,
+            };
+            Err(io::Error::from(kind)).at(path)
         }
         result => result.at(path),
     }
