@@ -19,6 +19,7 @@ use crate::fork::PerProcess;
 use crate::format::{Manifest, Record};
 use crate::gather::{BatchOut, Out, Source};
 use crate::index;
+use crate::memory::collected;
 use crate::plan::{Plan, Planner, Touched};
 use crate::ring::{Frames, Ring, Seq, Slot};
 use crate::window::Windows;
@@ -217,18 +218,18 @@ impl Buffer {
             let kept = episode.frames.len().saturating_sub(drop_n_last) as u64;
             by_slot.positions(episode.frames.first, Seq(episode.frames.first.0 + kept))
         });
-        Ok((
-            live.len(),
-            ranges.filter(|range| !range.is_empty()).collect(),
-        ))
+        let ranges = ranges.filter(|range| !range.is_empty());
+        Ok((live.len(), collected(ranges, "episode bounds")?))
     }
 
     fn own(&self) -> &Own {
         self.own.get(|parents| {
-            // Its index, unless a thread of the parent was just changing it. Not its writer.
+            // Its index, unless a thread of the parent was just changing it or memory is short. Not
+            // its writer.
             let known = parents.episodes.try_read().ok();
-            let fps = self.manifest().fps;
-            Own::new(known.map_or_else(|| Episodes::empty_at(Seq(0), fps), |known| known.clone()))
+            let copy = known.and_then(|known| known.try_clone());
+            let empty = || Episodes::empty_at(Seq(0), self.manifest().fps);
+            Own::new(copy.unwrap_or_else(empty))
         })
     }
 

@@ -14,8 +14,10 @@ use crate::directory::{Directory, NEXT_INDEX_FILE, OCCUPANCY_MASK_FILE};
 use crate::episodes::{Episodes, Misfit};
 use crate::error::{Error, Result};
 use crate::format::Record;
+use crate::index;
 use crate::lock::WriterLock;
 use crate::map::WriteMap;
+use crate::memory::out_of_memory;
 use crate::ring::{Frames, Ring, Seq};
 use crate::rows::Rows;
 use crate::spec::{DType, EPISODE_INDEX_KEY, INDEX_KEY, OwnColumns, Spec, TIMESTAMP_KEY};
@@ -56,27 +58,20 @@ impl<'a> Batch<'a> {
         for column in [own.index, own.episode_index, own.timestamp] {
             let unsigned = rows[column].dtype() == DType::UInt64;
             // What is checked must be what is written, even if the caller changes it meanwhile.
-            rows[column] = rows[column].converted(spec.columns()[column].field.dtype);
+            rows[column] = rows[column].converted(spec.columns()[column].field.dtype)?;
             if unsigned && column != own.timestamp {
                 check_not_wrapped(&spec.columns()[column].key, &rows[column])?;
             }
         }
-        let words = |column: usize| rows[column].bytes(spec.columns()[column].field.dtype);
-        let index = int64s(&words(own.index));
-        let episode_index = int64s(&words(own.episode_index));
-        let timestamp = int64s(&words(own.timestamp));
-        let timestamp: Vec<f64> = timestamp
-            .into_iter()
-            .map(|bits| f64::from_bits(bits as u64))
-            .collect();
-        check_first(INDEX_KEY, &index)?;
-        check_first(EPISODE_INDEX_KEY, &episode_index)?;
+        let [index, episode_index] = [own.index, own.episode_index].map(|column| &rows[column]);
+        check_first(INDEX_KEY, index)?;
+        check_first(EPISODE_INDEX_KEY, episode_index)?;
         Ok(Self {
-            rows,
             len,
-            episodes: count_episodes(&episode_index, &timestamp)?,
-            index: Numbers::of(&index),
-            episode_index: Numbers::of(&episode_index),
+            episodes: count_episodes(episode_index, &rows[own.timestamp])?,
+            index: Numbers::of(index),
+            episode_index: Numbers::of(episode_index),
+            rows,
         })
     }
 
@@ -92,11 +87,11 @@ impl<'a> Batch<'a> {
 }
 
 impl Numbers {
-    fn of(values: &[i64]) -> Self {
+    fn of(rows: &Rows<'_>) -> Self {
         Self {
-            smallest: values.iter().copied().min().unwrap_or(0),
-            largest: values.iter().copied().max().unwrap_or(0),
-            last: values.last().copied().unwrap_or(0),
+            smallest: int64s(rows).min().unwrap_or(0),
+            largest: int64s(rows).max().unwrap_or(0),
+            last: int64s(rows).next_back().unwrap_or(0),
         }
     }
 
@@ -120,15 +115,14 @@ impl Numbers {
     }
 }
 
-fn int64s(bytes: &[u8]) -> Vec<i64> {
-    let words = bytes.as_chunks::<8>().0.iter();
-    words.map(|bytes| i64::from_le_bytes(*bytes)).collect()
+/// The values of rows that were converted to int64.
+fn int64s(rows: &Rows<'_>) -> impl DoubleEndedIterator<Item = i64> {
+    rows.words().iter().map(|bytes| i64::from_le_bytes(*bytes))
 }
 
 /// Refuses int64 rows that were made of uint64 values above their range.
 fn check_not_wrapped(key: &str, rows: &Rows<'_>) -> Result<()> {
-    let values = int64s(&rows.bytes(DType::Int64));
-    match values.into_iter().find(|&value| value < 0) {
+    match int64s(rows).find(|&value| value < 0) {
         None => Ok(()),
         Some(value) => Err(Error::argument(
             format!("data[{key:?}]"),
@@ -138,8 +132,8 @@ fn check_not_wrapped(key: &str, rows: &Rows<'_>) -> Result<()> {
     }
 }
 
-fn check_first(key: &str, values: &[i64]) -> Result<()> {
-    match values.first() {
+fn check_first(key: &str, rows: &Rows<'_>) -> Result<()> {
+    match int64s(rows).next() {
         Some(0) | None => Ok(()),
         Some(other) => Err(Error::argument(
             format!("data[{key:?}]"),
@@ -151,11 +145,22 @@ fn check_first(key: &str, values: &[i64]) -> Result<()> {
 
 /// The number of episodes, found by indexing the frames as if they were alone, which is what they
 /// must be fit for.
-fn count_episodes(numbers: &[i64], timestamps: &[f64]) -> Result<u64> {
+fn count_episodes(numbers: &Rows<'_>, timestamps: &Rows<'_>) -> Result<u64> {
     let mut episodes = Episodes::empty_at(Seq(0), None);
-    episodes.extend(numbers, timestamps).map_err(|misfit| {
+    let blocks = numbers.words().chunks(index::BLOCK);
+    let mut blocks = blocks.zip(timestamps.words().chunks(index::BLOCK));
+    let extended = blocks.try_for_each(|(numbers, timestamps)| {
+        let numbers = numbers.iter().map(|bytes| i64::from_le_bytes(*bytes));
+        let timestamps = timestamps.iter().map(|bytes| f64::from_le_bytes(*bytes));
+        episodes.extend(
+            &numbers.collect::<Vec<_>>(),
+            &timestamps.collect::<Vec<_>>(),
+        )
+    });
+    extended.map_err(|misfit| {
         let frame = episodes.live().end.0;
         match misfit {
+            Misfit::OutOfMemory => out_of_memory(index::EPISODES),
             Misfit::EpisodeDecreases { before, found } => Error::argument(
                 format!("data[{EPISODE_INDEX_KEY:?}]"),
                 "whole episodes in order, so that no value is less than the one before",

@@ -45,10 +45,12 @@ pub enum Misfit {
     },
     /// `timestamp` is NaN or infinite.
     TimestampNotFinite(f64),
+    /// There is no memory to index one more episode.
+    OutOfMemory,
 }
 
 /// The live episodes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Episodes {
     entries: VecDeque<Entry>,
     live: Frames,
@@ -78,6 +80,14 @@ impl Episodes {
                 last_timestamp: f64::NEG_INFINITY,
             },
         }
+    }
+
+    /// The same, if there is memory for it.
+    pub fn try_clone(&self) -> Option<Self> {
+        let mut entries = VecDeque::new();
+        entries.try_reserve_exact(self.len()).ok()?;
+        entries.extend(&self.entries);
+        Some(Self { entries, ..*self })
     }
 
     /// Starts over with no episodes, before the frame `at`.
@@ -125,6 +135,9 @@ impl Episodes {
             }
             _ if !timestamp.is_finite() => return Err(Misfit::TimestampNotFinite(timestamp)),
             _ => {}
+        }
+        if self.entries.try_reserve(1).is_err() {
+            return Err(Misfit::OutOfMemory);
         }
         self.entries.push_back(Entry {
             first: self.live.end,

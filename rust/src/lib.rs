@@ -18,6 +18,7 @@ pub mod gather;
 pub mod index;
 pub mod lock;
 pub mod map;
+pub mod memory;
 pub mod offsets;
 pub mod plan;
 pub mod ring;

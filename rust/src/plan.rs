@@ -3,6 +3,7 @@
 use crate::episodes::{Episode, Episodes};
 use crate::error::{Error, Result};
 use crate::gather::Column;
+use crate::memory::{out_of_memory, with_room};
 use crate::ring::{Frames, Ring, Seq, Slot};
 use crate::spec::Spec;
 use crate::window::{Timeline, Windows, resolve};
@@ -83,7 +84,7 @@ impl Planner<'_> {
         let live = self.episodes.live();
         let by_slot = self.ring.by_slot(live);
         let mut plan = Plan {
-            items: Vec::with_capacity(indices.len()),
+            items: with_room(indices.len(), "the items of a batch")?,
             answers: vec![Answers::default(); windows.iter().len()],
         };
         let proven = windows.are_proven();
@@ -129,6 +130,11 @@ impl Planner<'_> {
         );
         for (window, Answers { slots, pads }) in windows.iter().zip(answers) {
             let key = || self.spec.columns()[window.column].key.clone();
+            let more = window.deltas.len();
+            let reserved = slots
+                .try_reserve(more)
+                .and_then(|()| pads.try_reserve(more));
+            reserved.map_err(|_| out_of_memory("the windows of a batch"))?;
             resolve(
                 &timeline,
                 position,

@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::cast::{Strided, cast};
+use crate::error::Result;
+use crate::memory::with_room;
 use crate::spec::DType;
 
 /// Cast elements are handed on in pieces of up to this many bytes, which stay in the cache.
@@ -74,21 +76,12 @@ impl<'a> Rows<'a> {
         self.dims[1..].iter().map(|dim| dim.len).product()
     }
 
-    /// The rows as bytes of type `to`, one after the other: copied only if they are not so already.
-    pub fn bytes(&self, to: DType) -> Cow<'_, [u8]> {
-        if let Some(bytes) = self.as_they_are(0..self.len(), to) {
-            return Cow::Borrowed(bytes);
-        }
-        let mut bytes = Vec::new();
-        self.for_each_block(0..self.len(), to, |block| bytes.extend_from_slice(block));
-        Cow::Owned(bytes)
-    }
-
-    /// A copy of the rows as bytes of type `to`.
-    pub fn converted(&self, to: DType) -> Rows<'static> {
-        let memory = self.bytes(to).into_owned();
-        let stride = memory.len().checked_div(self.len()).unwrap_or(0);
-        Rows {
+    /// A copy of the rows as elements of type `to`, one after the other.
+    pub fn converted(&self, to: DType) -> Result<Rows<'static>> {
+        let stride = self.row_len().saturating_mul(to.size());
+        let mut memory = with_room(self.len().saturating_mul(stride), "bytes of cast frames")?;
+        self.for_each_block(0..self.len(), to, |block| memory.extend_from_slice(block));
+        Ok(Rows {
             origin: 0,
             dims: vec![
                 Dim {
@@ -103,7 +96,12 @@ impl<'a> Rows<'a> {
             memory: Cow::Owned(memory),
             dtype: to,
             big_endian: false,
-        }
+        })
+    }
+
+    /// The elements of rows that were [`Self::converted`] to a type of 8 bytes.
+    pub fn words(&self) -> &[[u8; 8]] {
+        self.memory.as_chunks().0
     }
 
     /// Adds `shift` to every element of rows that were [`Self::converted`] to int64.
@@ -217,6 +215,7 @@ pub fn extent(dims: &[Dim]) -> Option<(usize, usize)> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::error::Error;
     use proptest::prelude::*;
 
     /// A dimension as slicing makes it: every `step`-th element, backwards if that is negative.
@@ -288,12 +287,27 @@ mod tests {
         let memory = [7; 24];
         let dims = |stride| vec![Dim { len: 3, stride: 8 }, Dim { len: 2, stride }];
         let plain = Rows::new(&memory, 0, dims(4), DType::Int32, false).unwrap();
-        assert!(matches!(plain.bytes(DType::Int32), Cow::Borrowed(bytes) if bytes == memory));
-        assert!(matches!(plain.bytes(DType::Int64), Cow::Owned(_)));
+        assert_eq!(plain.as_they_are(0..3, DType::Int32), Some(&memory[..]));
+        assert_eq!(plain.as_they_are(1..3, DType::Int32), Some(&memory[8..]));
+        assert_eq!(plain.as_they_are(0..3, DType::Int64), None);
         let overlapping = Rows::new(&memory, 0, dims(2), DType::Int32, false).unwrap();
-        assert!(matches!(overlapping.bytes(DType::Int32), Cow::Owned(_)));
-        let converted = overlapping.converted(DType::Int64);
-        assert!(matches!(converted.bytes(DType::Int64), Cow::Borrowed(bytes) if bytes.len() == 48));
+        assert_eq!(overlapping.as_they_are(0..3, DType::Int32), None);
+        let converted = overlapping.converted(DType::Int64).unwrap();
+        assert_eq!(converted.words().len(), 6);
+        assert!(converted.as_they_are(0..3, DType::Int64).is_some());
+    }
+
+    #[test]
+    fn rows_that_no_memory_can_hold_are_an_error() {
+        let dims = vec![Dim {
+            len: 1 << 60,
+            stride: 0,
+        }];
+        let repeated = Rows::new(&[7; 8], 0, dims, DType::Int64, false).unwrap();
+        assert!(matches!(
+            repeated.converted(DType::Int64),
+            Err(Error::OutOfMemory { .. })
+        ));
     }
 
     #[test]

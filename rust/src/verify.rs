@@ -18,6 +18,7 @@ use crate::gather::Column;
 use crate::index;
 use crate::lock::WriterLock;
 use crate::map::{ReadMap, check_regular};
+use crate::memory::{push, with_room};
 use crate::ring::{Frames, Ring, Seq, Slot};
 use crate::space;
 use crate::state::{STATE_FILE, State};
@@ -137,7 +138,7 @@ pub fn repair(path: &Path) -> Result<Vec<Finding>> {
         ..found
     };
     let next = content.ring.slot(kept.end).0 as u64;
-    replace(&path.join(OCCUPANCY_MASK_FILE), &content.mask(kept))?;
+    replace(&path.join(OCCUPANCY_MASK_FILE), &content.mask(kept)?)?;
     replace(&path.join(NEXT_INDEX_FILE), &next.to_le_bytes())?;
     replace(&path.join(STATE_FILE), &stored.state(&record))?;
     let what = "written anew, from what the other files say";
@@ -202,7 +203,7 @@ impl<'a> Content<'a> {
                 self.columns,
                 self.ring,
             );
-            runs.push(episodes.live());
+            push(&mut runs, episodes.live(), "runs of frames")?;
             let Err(error) = result else {
                 return Ok((runs, findings));
             };
@@ -254,11 +255,10 @@ impl<'a> Content<'a> {
         }
         let file = self.path.join(OCCUPANCY_MASK_FILE);
         let mask = std::fs::read(&file).at(&file)?;
+        let expected = self.mask(live)?;
         let pairs = || {
-            self.mask(live)
-                .into_iter()
-                .zip(&mask)
-                .map(|(a, b)| (a != 0) != (*b != 0))
+            let pairs = expected.iter().zip(&mask);
+            pairs.map(|(a, b)| (*a != 0) != (*b != 0))
         };
         if let Some(slot) = pairs().position(|differs| differs) {
             let count = pairs().filter(|differs| *differs).count();
@@ -269,12 +269,13 @@ impl<'a> Content<'a> {
         Ok(findings)
     }
 
-    fn mask(&self, live: Frames) -> Vec<u8> {
-        let mut mask = vec![0; self.ring.capacity()];
+    fn mask(&self, live: Frames) -> Result<Vec<u8>> {
+        let mut mask = with_room(self.ring.capacity(), "slots")?;
+        mask.resize(self.ring.capacity(), 0);
         for run in self.ring.runs(live.first, live.len()) {
             mask[run].fill(1);
         }
-        mask
+        Ok(mask)
     }
 
     /// The live frames by what other implementations read or, where that is damaged too, by the

@@ -16,6 +16,7 @@ use crate::commit::{Batch, Durability, Recovery};
 use crate::directory::{Mode, Request};
 use crate::error::{Error, Result};
 use crate::gather::BatchOut;
+use crate::memory::collected;
 use crate::spec::{ColumnSpec, DType, Field, IS_PAD_POSTFIX};
 use crate::threads;
 use crate::window;
@@ -184,7 +185,7 @@ impl Buffer {
         threads: usize,
         out: Option<Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let indices = indices.as_array().to_vec();
+        let indices = collected(indices.as_array().iter().copied(), "indices")?;
         let leading = [indices.len()];
         match out {
             None => {

@@ -28,7 +28,7 @@ impl From<Error> for PyErr {
             Error::Locked { .. } => python_error("fastbuffer.errors", "BufferLockedError", message),
             Error::Io { path, source } => match source.raw_os_error() {
                 // With these arguments Python picks the subclass and words the message.
-                Some(code) => PyOSError::new_err((code, reason(&source), path)),
+                Some(code) => PyOSError::new_err((code, reason(&source), path.into_os_string())),
                 None => Self::from(std::io::Error::new(source.kind(), message)),
             },
         }

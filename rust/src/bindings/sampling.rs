@@ -6,7 +6,11 @@ use pyo3::prelude::*;
 use super::buffer::Buffer;
 use super::detach;
 use crate::error::{Error, Result};
+use crate::memory::{collected, with_room};
 use crate::sampling::weights::{Side, weights};
+
+/// What is asked for, where there is no memory.
+const EPISODE_BOUNDS: &str = "episode bounds";
 
 /// One float32 weight per frame of `[offline; online]`.
 #[pyfunction]
@@ -21,10 +25,8 @@ pub fn sampler_weights<'py>(
     online_sampling_ratio: f64,
     online_drop_n_last_frames: usize,
 ) -> PyResult<Bound<'py, PyArray1<f32>>> {
-    let mut bounds: Vec<(i64, i64)> =
-        std::iter::zip(offline_from.as_array(), offline_to.as_array())
-            .map(|(from, to)| (*from, *to))
-            .collect();
+    let bounds = std::iter::zip(offline_from.as_array(), offline_to.as_array());
+    let mut bounds = collected(bounds.map(|(from, to)| (*from, *to)), EPISODE_BOUNDS)?;
     bounds.sort_unstable();
     let weights = detach(py, || {
         let offline = offline_side(offline_len, &bounds, offline_drop_n_last_frames)?;
@@ -50,7 +52,7 @@ pub fn sampler_weights<'py>(
 fn offline_side(len: usize, bounds: &[(i64, i64)], drop_n_last: usize) -> Result<Side> {
     let mut side = Side {
         len,
-        drawn: Vec::with_capacity(bounds.len()),
+        drawn: with_room(bounds.len(), EPISODE_BOUNDS)?,
     };
     let mut previous_end = 0;
     for &(from, to) in bounds {

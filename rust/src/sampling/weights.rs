@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::memory::with_room;
 
 /// One side: how many frames it has, and which of them may be drawn.
 #[derive(Clone, Debug, Default)]
@@ -24,11 +25,7 @@ impl Side {
 /// nothing to draw gives its share to the other; if neither has anything, all frames weigh the same.
 pub fn weights(offline: &Side, online: &Side, online_share: f64) -> Result<Vec<f32>> {
     let total = offline.len.saturating_add(online.len);
-    let mut weights = Vec::new();
-    let reserved = weights.try_reserve_exact(total);
-    reserved.map_err(|_| Error::OutOfMemory {
-        what: format!("the weights of {total} frames"),
-    })?;
+    let mut weights = with_room(total, "weights")?;
     let online_share = match (offline.count(), online.count()) {
         (0, 0) => {
             weights.resize(total, (1.0 / total as f64) as f32);
