@@ -497,11 +497,21 @@ mod tests {
     use proptest::test_runner::{RngAlgorithm, TestRng};
     use std::cell::RefCell;
     use std::collections::BTreeMap;
+    use std::env;
+    use std::io::{BufRead, BufReader};
     use std::path::{Path, PathBuf};
+    use std::process::{Command, Stdio};
     use std::rc::Rc;
+    use std::thread;
+    use std::time::Duration;
 
     /// Lengths of the episodes that are inserted: the ring wraps, once with more than it holds.
     const LENGTHS: [i64; 6] = [3, 4, 2, 11, 1, 6];
+
+    /// The first value of each, and of the one that would be next.
+    fn starts() -> impl Iterator<Item = i64> {
+        (0..=LENGTHS.len()).map(|inserts| LENGTHS[..inserts].iter().sum())
+    }
 
     type Files = BTreeMap<PathBuf, Vec<u8>>;
 
@@ -523,10 +533,8 @@ mod tests {
         watched(
             move |event| sink.borrow_mut().push(event),
             || {
-                let mut first = 0;
-                for len in LENGTHS {
+                for (first, len) in starts().zip(LENGTHS) {
                     append_with(&buffer, first, len, durability);
-                    first += len;
                     acknowledged.push(seen.borrow().len());
                 }
             },
@@ -535,16 +543,21 @@ mod tests {
         (before, events, acknowledged)
     }
 
-    /// Opens a buffer of these files and checks its frames, `done` inserts after the first of all.
+    /// Makes a buffer of these files and checks it.
     fn check(files: &Files, done: usize) {
         let directory = tempfile::tempdir().unwrap();
         for (path, content) in files {
             std::fs::write(directory.path().join(path.file_name().unwrap()), content).unwrap();
         }
-        let buffer = open(directory.path());
+        check_buffer(directory.path(), done);
+    }
+
+    /// Opens a buffer whose writer ended after `done` inserts or in the next one; checks its frames.
+    fn check_buffer(directory: &Path, done: usize) {
+        let buffer = open(directory);
         let mut live = values(&buffer);
         live.sort_unstable();
-        let ended = |inserts: usize| LENGTHS[..inserts].iter().sum::<i64>();
+        let ended = |inserts: usize| starts().nth(inserts).unwrap();
         let capacity = CAPACITY as i64;
         let oldest_after = |inserts: usize| (ended(inserts) - capacity).max(0);
         let next = (done + 1).min(LENGTHS.len());
@@ -589,6 +602,83 @@ mod tests {
             }
             check(&files, LENGTHS.len());
         }
+    }
+
+    /// Tells a process that it is to insert, and after how many changes of a file to stop.
+    const STOP_AFTER: &str = "FASTBUFFER_TEST_STOP_AFTER";
+    const DIRECTORY: &str = "FASTBUFFER_TEST_DIRECTORY";
+    /// What it says then, and whenever an insert has returned.
+    const WAITING: &str = "waiting to be killed";
+    const RETURNED: &str = "an insert has returned";
+
+    #[test]
+    fn a_process_killed_between_any_two_writes_leaves_what_was_acknowledged() {
+        kill_after_each_change(Durability::Process);
+    }
+
+    #[test]
+    fn a_process_killed_between_any_two_steps_of_fsync_leaves_what_was_acknowledged() {
+        kill_after_each_change(Durability::Fsync);
+    }
+
+    /// Runs the calling test in processes of its own, and kills each of them one change later.
+    fn kill_after_each_change(durability: Durability) {
+        if let Ok(stop_after) = env::var(STOP_AFTER) {
+            return insert_and_stop(stop_after.parse().unwrap(), durability);
+        }
+        let mut kills = 0;
+        loop {
+            let directory = tempfile::tempdir().unwrap();
+            match kill_after(kills, directory.path()) {
+                Some(done) => check_buffer(directory.path(), done),
+                None => break,
+            }
+            kills += 1;
+        }
+        assert!(kills > 100, "{kills}");
+    }
+
+    /// Inserts `LENGTHS`, tells of each insert that returns, and waits after so many changes.
+    fn insert_and_stop(stop_after: usize, durability: Durability) {
+        let buffer = open(Path::new(&env::var(DIRECTORY).unwrap()));
+        let mut left = stop_after;
+        let wait_in_turn = move |_| {
+            if left == 0 {
+                eprintln!("{WAITING}");
+                thread::sleep(Duration::from_secs(60));
+            }
+            left -= 1;
+        };
+        watched(wait_in_turn, || {
+            for (first, len) in starts().zip(LENGTHS) {
+                append_with(&buffer, first, len, durability);
+                eprintln!("{RETURNED}");
+            }
+        });
+    }
+
+    /// Kills a process after so many changes of its files; how many inserts had returned. `None` if
+    /// there are not so many changes.
+    fn kill_after(changes: usize, directory: &Path) -> Option<usize> {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "--nocapture"])
+            .arg(thread::current().name().unwrap()) // that of the test
+            .env(STOP_AFTER, changes.to_string())
+            .env(DIRECTORY, directory)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut done = 0;
+        let stopped = lines.any(|line| {
+            let line = line.unwrap();
+            done += usize::from(line == RETURNED);
+            line == WAITING
+        });
+        child.kill().unwrap();
+        assert!(child.wait().unwrap().success() != stopped);
+        stopped.then_some(done)
     }
 
     #[test]
