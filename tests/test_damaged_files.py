@@ -268,3 +268,42 @@ def test_a_killed_creation_is_no_buffer(tmp_path):
         process.communicate(timeout=60)
     with pytest.raises(ValueError, match="data_spec"):
         OnlineBuffer(tmp_path)
+
+
+# Names that the buffer needs, taken by something else
+
+OTHERS = {
+    "link": lambda path, victim: path.symlink_to(victim),
+    "dangling link": lambda path, victim: path.symlink_to(victim.parent / "nothing"),
+    "FIFO": lambda path, victim: os.mkfifo(path),
+    "directory": lambda path, victim: path.mkdir(),
+}
+NAMES = ["_manifest.json", "_manifest.json.creating", "_manifest.json.new", "_state", "_state.new"]
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_in_the_way_of_a_new_buffer_is_refused_or_replaced(tmp_path, name, kind, adopted):
+    """Never followed, waited for or taken for a file."""
+    directory, victim = tmp_path / "b", tmp_path / "victim"
+    OnlineBuffer(directory, *ARGUMENTS).close()
+    for path in directory.iterdir():
+        if path.name in [*NAMES, "_lock"] or not adopted:
+            path.unlink()
+    victim.write_text("precious")
+    OTHERS[kind](directory / name, victim)
+    before = snapshot(directory)
+    try:
+        Pair(directory, *ARGUMENTS).check()
+    except (ValueError, OSError) as error:
+        refused = str(error)
+    else:
+        refused = None
+    if refused:
+        assert str(directory / name) in refused
+        assert snapshot(directory) == before
+    else:
+        assert adopted or name.endswith(".new")
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "nothing").exists()

@@ -1,6 +1,7 @@
 """One writer and any number of readers: objects, threads, forks and other processes."""
 
 import copy
+import fcntl
 import os
 import pickle
 import shutil
@@ -578,3 +579,27 @@ def test_a_column_is_read_while_it_is_written_all_the_time(tmp_path):
     finally:
         stop.set()
         thread.join()
+
+
+WAITING = """
+import sys
+from fastbuffer import OnlineBuffer
+
+print("waiting", flush=True)
+try:
+    OnlineBuffer(sys.argv[1], {"x": {"shape": (), "dtype": "f4"}}, 4)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_waiting_for_another_process_that_makes_the_buffer_can_be_interrupted(tmp_path):
+    lock = tmp_path / "_lock"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with start_python(WAITING, tmp_path) as process:
+            assert process.stdout.readline() == "waiting\n"
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=10)[0] == "interrupted\n"
+    assert list(tmp_path.iterdir()) == [lock]

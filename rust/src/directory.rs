@@ -327,6 +327,7 @@ fn create(path: &Path, stored: &Stored, preallocate: bool) -> Result<()> {
         space::make_room(&made.file(&file)?, len as u64, preallocate).at(&file)?;
     }
     made.write(&path.join(STATE_FILE), &stored.state(&Record::empty()))?;
+    open_columns(path, manifest)?; // sparse ones may be too large to be mapped
     fs::rename(&marker, path.join(MANIFEST_FILE)).at(&marker)?;
     made.keep();
     Ok(())
@@ -444,8 +445,10 @@ fn adopt(path: &Path, stored: &Stored, preallocate: bool) -> Result<()> {
             space::fill_holes(&path.join(name), len)?;
         }
     }
-    replace(&path.join(STATE_FILE), &stored.state(&record))?;
+    let state = path.join(STATE_FILE);
+    replace(&state, &stored.state(&record))?;
     replace(&path.join(MANIFEST_FILE), &manifest.encode())
+        .inspect_err(|_| drop(fs::remove_file(state)))
 }
 
 /// The record that says that the columns' frames `live` are.
