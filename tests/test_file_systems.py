@@ -1,4 +1,4 @@
-"""File systems that are full, read-only or have no place, and files of more than 4 GiB."""
+"""File systems that are full, read-only or have no place for what is asked."""
 
 import subprocess
 import sys
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from fastbuffer import OnlineBuffer
-from helpers import assert_equal, make_episodes
 
 IN_MOUNTS_OF_ITS_OWN = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-euc"]
 
@@ -117,39 +116,6 @@ except OSError as error:
         assert lock == f"[Errno 30] Read-only file system: '{tmp_path}/m/b/_lock'"
         assert 'expected a buffer opened with mode="a"' in mode
         assert other == f"[Errno 30] Read-only file system: '{tmp_path}/m/other'"
-
-
-def sparse(path, size):
-    with path.open("wb") as file:
-        file.truncate(size)
-
-
-def test_rows_past_4_gib_round_trip(tmp_path, rng):
-    """A directory of the NumPy implementation that is full up to there, so as to write little."""
-    spec = {"image": {"shape": (1024, 1024), "dtype": np.uint8}}
-    capacity, written = 5000, 4998
-    sparse(tmp_path / "image", capacity << 20)
-    own = {"index": np.int64, "frame_index": np.int64, "episode_index": np.int64}
-    for key, dtype in own.items():
-        values = np.arange(capacity) if key != "episode_index" else np.zeros(capacity)
-        values.astype(dtype).tofile(tmp_path / key)
-    (np.arange(capacity) / 10).tofile(tmp_path / "timestamp")
-    np.array([written]).tofile(tmp_path / "_next_index")
-    (np.arange(capacity) < written).tofile(tmp_path / "_occupancy_mask")
-
-    deltas = {"image": [-0.1, 0.0, 0.1]}
-    arguments = {"delta_timestamps": deltas, "output": "numpy", "preallocate": False}
-    buffer = OnlineBuffer(tmp_path, spec, capacity, 10, **arguments)
-    data = make_episodes([4], spec, rng)
-    images = data["image"]
-    buffer.add_data(data)  # into the slots 4998, 4999, 0 and 1
-    expected = images[[[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 3]]]
-    got = buffer.get_batch([4998, 4999, 0, 1])["image"]
-    assert_equal(got, expected)
-    assert_equal(
-        np.memmap(tmp_path / "image", np.uint8, "r", 4998 << 20, (1 << 20,)), images[0].ravel()
-    )
-    assert buffer.verify() == []
 
 
 def test_the_shape_of_a_row_may_be_larger_than_32_bits(tmp_path):
