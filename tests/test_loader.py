@@ -236,3 +236,29 @@ def test_flags_are_bools(buffer):
     for name in ("shuffle", "drop_last"):
         with pytest.raises(TypeError, match=f"{name}: expected a bool, got str"):
             buffer.loader(5, **{name: "no"})
+
+
+class Samples(torch.utils.data.IterableDataset):
+    """Frames that each worker draws by itself."""
+
+    def __init__(self, buffer):
+        self.buffer = buffer
+
+    def __iter__(self):
+        for _ in range(2):
+            yield self.buffer.sample(32)["index"]
+
+
+@pytest.mark.filterwarnings("ignore:.*worker processes in total.*")
+def test_workers_draw_different_and_repeatable_samples(buffer):
+    buffer.sample(1)  # a generator of this process that forked workers must not go on with
+
+    def draws(seed):
+        generator = torch.Generator().manual_seed(seed)
+        options = {"num_workers": 4, "multiprocessing_context": "fork", "generator": generator}
+        return [tuple(batch.tolist()) for batch in DataLoader(Samples(buffer), None, **options)]
+
+    first = draws(0)
+    assert len(set(first)) == 8
+    assert draws(0) == first
+    assert not set(draws(1)) & set(first)

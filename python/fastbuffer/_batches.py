@@ -33,6 +33,12 @@ def in_worker() -> bool:
     return get_worker_info() is not None
 
 
+def worker_seed() -> int | None:
+    """What torch seeds this process with, if it is a worker of a DataLoader."""
+    worker = get_worker_info()
+    return None if worker is None else worker.seed
+
+
 def split(batch: "Batch") -> "list[Item]":
     """The items of a batch, as views of it."""
     count = len(next(iter(batch.values())))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fastbuffer import _arguments
 from fastbuffer._arguments import describe, refused
+from fastbuffer._batches import worker_seed
 from fastbuffer._tensors import Array, to_numpy
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ def random_source(seed: int | None, generator: Any) -> Random:
 
 @lru_cache(maxsize=1)
 def _own_generator(pid: int) -> np.random.Generator:
-    """One per process, so that forked ones do not draw the same."""
-    return np.random.default_rng()
+    """One per process, as forked ones must not draw the same; in workers, by the seed of torch."""
+    return np.random.default_rng(worker_seed())
 
 
 def draw(length: int, size: int, weights: object, random: Random) -> Indices:

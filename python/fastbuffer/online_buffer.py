@@ -361,7 +361,8 @@ class OnlineBuffer(_Base):
                 `torch.utils.data`. Its first `batch_size` ones are taken, so an iterator goes on
                 with each call where the last one stopped.
             seed: Makes the draw repeatable on its own.
-            generator: Makes a sequence of draws repeatable.
+            generator: Makes a sequence of draws repeatable. Without one, each process draws
+                differently, and in a worker of a DataLoader by the seed that torch gave that.
             out: As for `get_batch`.
 
         Returns:
