@@ -42,6 +42,17 @@ pub struct Buffer {
     recovery: Mutex<Option<Recovery>>,
 }
 
+/// The live episodes of a buffer. Their frames lie one after the other, in slot order, around the end.
+#[derive(Clone, Debug)]
+pub struct LiveEpisodes {
+    /// The oldest frame.
+    pub first: Seq,
+    /// Its position among the live frames in slot order.
+    pub position: usize,
+    /// How many live frames each episode has.
+    pub lengths: Vec<usize>,
+}
+
 /// What a forked child must not share with its parent.
 #[derive(Debug)]
 struct Own {
@@ -220,6 +231,18 @@ impl Buffer {
         });
         let ranges = ranges.filter(|range| !range.is_empty());
         Ok((live.len(), collected(ranges, "episode bounds")?))
+    }
+
+    /// The live episodes, in insertion order.
+    pub fn live_episodes(&self) -> Result<LiveEpisodes> {
+        let episodes = self.episodes()?;
+        let live = episodes.live();
+        let lengths = episodes.iter().map(|episode| episode.frames.len());
+        Ok(LiveEpisodes {
+            first: live.first,
+            position: self.ring.by_slot(live).positions(live.first, live.end)[0].start,
+            lengths: collected(lengths, "the lengths of episodes")?,
+        })
     }
 
     fn own(&self) -> &Own {

@@ -269,7 +269,7 @@ fn new_dirs(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Makes the directory, as far as it is missing, and takes its lock. Says which directories are new.
-fn lock_made(path: &Path) -> Result<(WriterLock, Vec<PathBuf>)> {
+pub fn lock_made(path: &Path) -> Result<(WriterLock, Vec<PathBuf>)> {
     let mut attempts = 0..LOCK_ATTEMPTS;
     loop {
         let new = new_dirs(path);

@@ -12,6 +12,7 @@ pub mod commit;
 pub mod directory;
 pub mod episodes;
 pub mod error;
+pub mod exchange;
 pub mod fork;
 pub mod format;
 pub mod gather;

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use numpy::{PyArrayDescr, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{
+    IntoPyArray, PyArray1, PyArrayDescr, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
@@ -226,6 +228,17 @@ impl Buffer {
                 return Ok(array.into_array());
             }
         }
+    }
+
+    /// The number of the oldest live frame among all ever added, its position among the live frames
+    /// in slot order, and the number of live frames of each episode, the oldest one first.
+    fn live_episodes<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(u64, usize, Bound<'py, PyArray1<usize>>)> {
+        let live = detach(py, || self.inner.live_episodes())?;
+        let lengths = live.lengths.into_pyarray(py);
+        Ok((live.first.0, live.position, lengths))
     }
 
     /// Returns once all that was inserted is on the disk.

@@ -6,6 +6,7 @@ mod arrays;
 mod buffer;
 mod errors;
 mod sampling;
+mod staging;
 mod verify;
 
 use pyo3::marker::Ungil;
@@ -27,6 +28,8 @@ mod _core {
     use super::buffer::{Buffer, Windows, after_fork_in_child};
     #[pymodule_export]
     use super::sampling::sampler_weights;
+    #[pymodule_export]
+    use super::staging::{HeldDirectory, exchange_paths};
     #[pymodule_export]
     use super::verify::{repair_directory, verify_directory};
 }
