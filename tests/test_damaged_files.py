@@ -15,6 +15,7 @@ from helpers import (
     SPEC,
     Pair,
     assert_equal,
+    check_columns,
     make_episodes,
     run_python,
     snapshot,
@@ -307,3 +308,22 @@ def test_what_is_in_the_way_of_a_new_buffer_is_refused_or_replaced(tmp_path, nam
         assert adopted or name.endswith(".new")
     assert victim.read_text() == "precious"
     assert not (tmp_path / "nothing").exists()
+
+
+def test_files_that_were_there_are_not_taken_for_half_made_ones(tmp_path):
+    (tmp_path / "reward").write_text("precious")
+    before = snapshot(tmp_path)
+    with pytest.raises(FileExistsError, match="reward"):
+        OnlineBuffer(tmp_path, *ARGUMENTS)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_buffer_without_its_manifest_is_not_adopted(pair, tmp_path):
+    """Its state may say that the newest frames are half written, which the mask does not."""
+    (tmp_path / "_manifest.json").unlink()
+    before = snapshot(tmp_path)
+    with pytest.raises(ValueError, match=r"_manifest.json: is missing, but _state is there"):
+        OnlineBuffer(tmp_path, *ARGUMENTS)
+    assert snapshot(tmp_path) == {key: before[key] for key in before if key != "_lock"}
+    (tmp_path / "_state").unlink()
+    check_columns(OnlineBuffer(tmp_path, *ARGUMENTS, output="numpy"), pair.model)

@@ -3,6 +3,8 @@
 import io
 import logging
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zlib
@@ -97,6 +99,13 @@ def test_a_durable_buffer_is_like_another(tmp_path):
     pair.check()
 
 
+def test_closing_a_durable_buffer_leaves_what_others_read_in_step(tmp_path):
+    with OnlineBuffer(tmp_path, *ARGUMENTS, durability="fsync") as buffer:
+        buffer.add_data(make_episodes([3], SPEC, np.random.default_rng(0)))
+    (tmp_path / "_occupancy_mask").write_bytes(bytes(CAPACITY))
+    assert "_occupancy_mask" in str(buffer.verify())
+
+
 TRACED = """
 import sys
 import numpy as np
@@ -104,27 +113,45 @@ from fastbuffer import OnlineBuffer
 from helpers import SPEC, make_episodes
 
 buffer = OnlineBuffer(sys.argv[1], SPEC, 12, 10, durability=sys.argv[2])
-buffer.add_data(make_episodes([3], SPEC, np.random.default_rng(0)))
+if sys.argv[3] != "open":
+    buffer.add_data(make_episodes([3], SPEC, np.random.default_rng(0)))
 if sys.argv[3] == "flush":
     buffer.flush()
 """
-
-
-@pytest.mark.skipif(
-    subprocess.run("command -v strace", shell=True, capture_output=True).returncode != 0,
-    reason="needs strace to see what is waited for",
+NEEDS_STRACE = pytest.mark.skipif(
+    shutil.which("strace") is None, reason="needs strace to see what is waited for"
 )
+
+
+def traced(tmp_path, *arguments):
+    """What a process waits for, as strace shows it with the paths of files."""
+    log = tmp_path / "log"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    calls = "trace=msync,fsync,fdatasync"
+    command = ["strace", "-f", "-y", "-o", log, "-e", calls, sys.executable, "-c", TRACED]
+    subprocess.run([*command, *arguments], check=True, env=environment)
+    return log.read_text()
+
+
+@NEEDS_STRACE
 @pytest.mark.parametrize(
     ("durability", "flush", "syncs"),
     [("fsync", "", True), ("process", "", False), ("process", "flush", True)],
 )
 def test_the_disk_is_waited_for_only_if_that_is_asked_for(tmp_path, durability, flush, syncs):
-    log = tmp_path / "log"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    calls = "trace=msync,fsync,fdatasync"
-    command = ["strace", "-f", "-o", log, "-e", calls, sys.executable, "-c", TRACED]
-    subprocess.run([*command, tmp_path / "b", durability, flush], check=True, env=environment)
-    assert (("msync" in log.read_text()), ("fsync" in log.read_text())) == (syncs, syncs)
+    log = traced(tmp_path, tmp_path / "b", durability, flush)
+    assert (("msync" in log), ("fsync" in log)) == (syncs, syncs)
+
+
+@NEEDS_STRACE
+def test_a_durable_buffer_begins_with_all_that_is_there_on_the_disk(tmp_path):
+    directory = tmp_path / "deeper" / "b"
+    OnlineBuffer(directory, *ARGUMENTS).add_data(make_episodes([3], SPEC, np.random.default_rng(0)))
+    log = traced(tmp_path, directory, "fsync", "open")
+    synced = {Path(path) for path in re.findall(r"fsync\(\d+<([^>]*)>", log)}
+    names = ["_manifest.json", "_occupancy_mask", "_next_index"]
+    assert {directory, directory.parent, *(directory / name for name in names)} <= synced
+    assert log.count("msync(") >= len(SPEC) + 4 + 1  # the columns and the state
 
 
 # Recovery

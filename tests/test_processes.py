@@ -603,3 +603,59 @@ def test_waiting_for_another_process_that_makes_the_buffer_can_be_interrupted(tm
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=10)[0] == "interrupted\n"
     assert list(tmp_path.iterdir()) == [lock]
+
+
+def test_flushing_does_not_take_the_lock(pair, tmp_path):
+    with start_python(WRITER, tmp_path) as other:
+        assert ask(other, "4") == "added"
+        with pytest.raises(BufferLockedError):
+            pair.buffer.add_data(make_episodes([2], SPEC, np.random.default_rng(0), FPS))
+        other.stdin.close()
+    pair.buffer.flush()
+    with start_python(WRITER, tmp_path) as other:
+        assert ask(other, "4") == "added"
+        other.stdin.close()
+
+
+BUSY_PARENT = """
+import os, sys, threading, time
+import numpy as np
+from fastbuffer import OnlineBuffer
+from helpers import SPEC, make_episodes
+
+buffer = OnlineBuffer(sys.argv[1])
+data = make_episodes([9], SPEC, np.random.default_rng(0), 10)
+
+def insert():
+    while True:
+        buffer.add_data({key: value.copy() for key, value in data.items()})
+
+threading.Thread(target=insert, daemon=True).start()
+time.sleep(0.1)
+children = []
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        os.close(1)
+        time.sleep(60)
+        os._exit(0)
+    children.append(child)
+time.sleep(0.2)
+print(*children, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_children_forked_during_inserts_do_not_keep_the_lock_of_their_dead_parent(pair, tmp_path):
+    with start_python(BUSY_PARENT, tmp_path) as parent:
+        children = [int(child) for child in parent.stdout.readline().split()]
+        parent.kill()
+    assert len(children) == 20
+    try:
+        before = pair.buffer.get_data_by_key("index").max()
+        pair.buffer.add_data(make_episodes([2], SPEC, np.random.default_rng(0), FPS))
+        assert pair.buffer.get_data_by_key("index").max() == before + 2
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)

@@ -2,9 +2,11 @@
 
 import json
 import os
+import resource
 import shutil
 import struct
 import threading
+import zlib
 
 import numpy as np
 import pytest
@@ -170,14 +172,16 @@ def test_what_cannot_be_rebuilt_is_left_as_it_is(directory, damage, name):
 
 def test_a_directory_without_a_buffer_is_none(tmp_path):
     (tmp_path / "file").write_text("x")
-    for path in (tmp_path, tmp_path / "missing"):
+    os.mkfifo(tmp_path / "fifo")
+    places = ("", "missing", "file", "file/below", "fifo")
+    for path in (tmp_path / place for place in places):
         for arguments in ([], ["--repair"]):
             result = run(path, *arguments)
             assert result.exit_code == 2
             assert "there is no buffer" in result.output
         with pytest.raises(FileNotFoundError, match="there is no buffer"):
             verify(path)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "fifo"}
 
 
 def test_a_buffer_in_use_is_not_repaired(pair, directory, rng):
@@ -188,22 +192,25 @@ def test_a_buffer_in_use_is_not_repaired(pair, directory, rng):
     assert "is being written" in result.output
 
 
-def test_a_buffer_is_verified_while_it_is_written(tmp_path):
+@pytest.mark.parametrize(("frames", "looks"), [(300, 200), (1, 5000)])
+def test_a_buffer_is_verified_while_it_is_written(tmp_path, frames, looks):
     spec = {"x": {"shape": (), "dtype": np.int64}}
     writer = OnlineBuffer(tmp_path, spec, 1000, 10, output="numpy")
     stop = threading.Event()
 
     def insert():
-        rng = np.random.default_rng(0)
+        data = make_episodes([frames], spec, np.random.default_rng(0))
         while not stop.is_set():
-            writer.add_data(make_episodes([300], spec, rng))
-            stop.wait(0.002)
+            writer.add_data({key: value.copy() for key, value in data.items()})
 
     thread = threading.Thread(target=insert)
     thread.start()
     try:
-        for _ in range(200):
-            assert verify(tmp_path) == []
+        for _ in range(looks):
+            try:
+                assert verify(tmp_path) == []
+            except RuntimeError as error:
+                assert "were overwritten" in str(error)  # noqa: PT017 - allowed, not expected
     finally:
         stop.set()
         thread.join()
@@ -216,3 +223,48 @@ def test_a_repaired_copy_is_what_it_was(pair, directory, tmp_path):
     (copied / "_state").unlink()
     repair(copied)
     check_columns(OnlineBuffer(copied, output="numpy"), pair.model)
+
+
+def change_state(directory, word, value):
+    """Give a word of both records another value, with the checksums that belong to it."""
+    path = directory / "_state"
+    words = np.frombuffer(path.read_bytes(), "<u8").copy()
+    for at in (16, 32):
+        words[at + word] = value
+        words[at + 15] = zlib.crc32(words[at : at + 15].tobytes())
+    path.write_bytes(words.tobytes())
+
+
+def test_a_counter_of_episodes_that_is_too_small_is_found(pair, directory):
+    change_state(directory, 3, 0)
+    (finding,) = verify(directory)
+    assert "expected at least 3 episodes ever added, got 0" in str(finding)
+
+
+def test_a_lock_that_is_no_file_is_found(pair, directory):
+    (directory / "_lock").unlink()
+    os.mkfifo(directory / "_lock")
+    assert "_lock: expected a regular file" in str(verify(directory)[0])
+
+
+def test_what_cannot_be_looked_at_is_an_error_and_no_damage(pair, directory):
+    before = snapshot(directory)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        for look in (verify, repair):
+            with pytest.raises(OSError, match="Too many open files"):
+                look(directory)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert snapshot(directory) == before
+
+
+def test_who_has_a_buffer_open_follows_it_through_a_repair(pair, directory, rng):
+    reader = OnlineBuffer(directory, output="numpy", mode="r")
+    put("_next_index", 0, b"\7")(directory)
+    assert repair(directory)
+    pair.buffer = OnlineBuffer(directory, output="numpy")
+    for lengths in ([3], [9, 4]):
+        pair.add(make_episodes(lengths, SPEC, rng))
+        check_columns(reader, pair.model)

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from fastbuffer import _arguments
 from fastbuffer._arguments import DataSpec, DeltaTimestamps, refused
 from fastbuffer._batches import EmptyBatch, arrays_of, in_worker, shared_batch, split
-from fastbuffer._core import Buffer, Windows, after_fork_in_child
+from fastbuffer._core import (
+    Buffer,
+    Windows,
+    after_fork_in_child,
+    after_fork_in_parent,
+    before_fork,
+)
 from fastbuffer._drawing import draw, random_source, take
 from fastbuffer._optional import require
 from fastbuffer._tensors import Array, Output, to_numpy, to_tensors, torch_is_installed
@@ -39,7 +45,11 @@ Durability = Literal["process", "fsync"]
 _logger = logging.getLogger("fastbuffer")
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork_in_child)
+    os.register_at_fork(
+        before=before_fork,
+        after_in_parent=after_fork_in_parent,
+        after_in_child=after_fork_in_child,
+    )
 
 
 class OnlineBuffer(_Base):
@@ -216,15 +226,19 @@ class OnlineBuffer(_Base):
             TypeError: `data` is no mapping.
             BufferLockedError: Another process is writing the directory.
             io.UnsupportedOperation: The buffer was opened with `mode="r"`.
-            OSError: The directory cannot be written, or its disk is full.
+            OSError: The directory cannot be written, or its disk is full. With
+                `durability="fsync"` also that the disk refused what was written: then the frames
+                may be in the buffer or not, and frames that they were to overwrite may be gone.
         """
         if not isinstance(data, Mapping) and not hasattr(data, "keys"):
             raise TypeError(refused("data", "a dict of arrays", _arguments.describe(data)))
         arrays = {key: _column(data[key], key) for key in self._keys if key in data}
         index_shift, episode_shift = self._core.append(arrays)
         self._tell_recovery()
-        _shift_in_place(data[self.INDEX_KEY], index_shift)
-        _shift_in_place(data[self.EPISODE_INDEX_KEY], episode_shift)
+        index, episode_index = data[self.INDEX_KEY], data[self.EPISODE_INDEX_KEY]
+        if not _share_memory(index, episode_index):  # else one array cannot have both
+            _shift_in_place(index, index_shift)
+            _shift_in_place(episode_index, episode_shift)
 
     def get_data_by_key(self, key: str) -> "Value":
         """All live frames of a key.
@@ -463,8 +477,11 @@ class OnlineBuffer(_Base):
         """Give up the right to write, if this object has it. Reading goes on as before.
 
         Other objects of this process that have inserted keep it.
+
+        Raises:
+            OSError: With `durability="fsync"`, the disk refuses.
         """
-        self._core.release()
+        self._core.close()
 
     def _tell_recovery(self) -> None:
         recovery = self._core.take_recovery()
@@ -541,6 +558,11 @@ def _column(values: Any, key: str) -> Array:
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ValueError(refused(f"data[{key!r}]", "an array without masked values", "masked ones"))
     return to_numpy(values, f"data[{key!r}]")
+
+
+def _share_memory(a: object, b: object) -> bool:
+    both = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+    return both and np.may_share_memory(a, b)  # type: ignore[arg-type]
 
 
 def _shift_in_place(values: object, shift: int) -> None:

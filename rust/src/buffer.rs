@@ -4,6 +4,7 @@
 //! rows, then looks whether a frame that it touched was evicted meanwhile, and starts over if so.
 //! That is why a torn row is never returned, and why errors found in torn data are never reported.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::commit::{Batch, Durability, Recovery, Shift, Writer};
-use crate::directory::{Directory, Mode, Request};
+use crate::batch::Batch;
+use crate::commit::{Recovery, Shift, Writer};
+use crate::directory::{Directory, Durability, Mode, Request};
 use crate::episodes::Episodes;
 use crate::error::{Error, Result};
 use crate::fork::PerProcess;
@@ -27,6 +29,8 @@ use crate::writers::{WriterShare, unpoisoned};
 
 /// How long a read waits for an insert that is under way.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long it does so without sleeping: most inserts take less.
+const SPINNING: Duration = Duration::from_micros(200);
 /// How often a read is tried before the writer is taken to be faster than it.
 const ATTEMPTS: usize = 1000;
 
@@ -39,7 +43,7 @@ pub struct Buffer {
     /// The generation of an insert that took longer than `PATIENCE`: its writer may be dead.
     overdue: AtomicU64,
     mode: Mode,
-    recovery: Mutex<Option<Recovery>>,
+    durability: Durability,
 }
 
 /// The live episodes of a buffer. Their frames lie one after the other, in slot order, around the end.
@@ -58,6 +62,7 @@ pub struct LiveEpisodes {
 struct Own {
     episodes: RwLock<Episodes>,
     writer: Mutex<Option<WriterShare>>,
+    recovery: Mutex<Option<Recovery>>,
 }
 
 impl Own {
@@ -65,6 +70,7 @@ impl Own {
         Self {
             episodes: RwLock::new(episodes),
             writer: Mutex::new(None),
+            recovery: Mutex::new(None),
         }
     }
 }
@@ -81,7 +87,7 @@ impl Buffer {
             own: PerProcess::new(Own::new(Episodes::empty_at(Seq(0), fps))),
             overdue: AtomicU64::new(0),
             mode: request.mode,
-            recovery: Mutex::new(None),
+            durability: request.durability,
         };
         buffer.recover()?;
         drop(buffer.episodes()?); // a damaged column is found now, not at the first read
@@ -94,16 +100,19 @@ impl Buffer {
         if !interrupted || self.mode == Mode::Read {
             return Ok(());
         }
-        match self.with_writer(|_| Ok(())) {
+        let result = self.with_writer(|_| Ok(()));
+        self.release();
+        match result {
             // It is alive, or we may only read: the record says all that a reader needs.
-            Err(Error::Locked { .. } | Error::Io { .. }) => Ok(()),
-            result => result.map(|()| self.release()),
+            Err(Error::Locked { .. }) => Ok(()),
+            Err(Error::Io { source, .. }) if forbids_writing(source.kind()) => Ok(()),
+            result => result,
         }
     }
 
     /// What was found of an insert whose writer had died, told once.
     pub fn take_recovery(&self) -> Option<Recovery> {
-        unpoisoned(&self.recovery).take()
+        unpoisoned(&self.own().recovery).take()
     }
 
     /// The buffer's directory.
@@ -137,28 +146,43 @@ impl Buffer {
     }
 
     /// Inserts whole episodes and says how their numbers were shifted.
-    pub fn append(&self, batch: Batch<'_>, durability: Durability) -> Result<Shift> {
+    pub fn append(&self, batch: Batch<'_>) -> Result<Shift> {
         if self.mode == Mode::Read {
             return Err(Error::ReadOnly {
                 path: self.path().to_owned(),
             });
         }
-        self.with_writer(|writer| writer.append(&self.directory.state.load()?, batch, durability))
+        self.with_writer(|writer| {
+            writer.append(&self.directory.state.load()?, batch, self.durability)
+        })
     }
 
     /// Returns once all that was inserted, by whichever process, is on the disk.
     pub fn flush(&self) -> Result<()> {
         self.directory.sync()?;
-        match &*self.writer_slot() {
-            Some(share) => share.with(&self.directory, |writer| {
-                writer.flush(&self.directory.state.load()?)
-            }),
-            None => Ok(()),
+        self.sync_mirror()
+    }
+
+    /// Gives up the writer lock, with all that belongs to what was inserted on the disk if that is
+    /// this buffer's durability.
+    pub fn close(&self) -> Result<()> {
+        let synced = match self.durability {
+            Durability::Fsync => self.sync_mirror(),
+            Durability::Process => Ok(()),
+        };
+        self.release();
+        synced
+    }
+
+    fn sync_mirror(&self) -> Result<()> {
+        if let Some(share) = &*self.writer_slot() {
+            share.with_open(|writer| writer.sync_mirror(&self.directory.state.load()?))?;
         }
+        Ok(())
     }
 
     /// Gives up the writer lock, if this buffer has it. Reading goes on; writing takes it again.
-    pub fn release(&self) {
+    fn release(&self) {
         *self.writer_slot() = None;
     }
 
@@ -258,16 +282,20 @@ impl Buffer {
 
     fn with_writer<T>(&self, work: impl FnOnce(&mut Writer) -> Result<T>) -> Result<T> {
         let mut slot = self.writer_slot();
-        let share = match &mut *slot {
-            Some(share) => share,
-            none => none.insert(WriterShare::of(&self.directory)),
-        };
-        share.with(&self.directory, |writer| {
+        let share = slot
+            .take()
+            .unwrap_or_else(|| WriterShare::of(&self.directory));
+        let mut is_writer = false;
+        let result = share.with(&self.directory, |writer| {
+            is_writer = true;
             if let Some(recovery) = writer.take_recovery() {
-                *unpoisoned(&self.recovery) = Some(recovery);
+                *unpoisoned(&self.own().recovery) = Some(recovery);
             }
             work(writer)
-        })
+        });
+        // Where another process has the lock, nothing is left that would take it later.
+        *slot = is_writer.then_some(share);
+        result
     }
 
     fn writer_slot(&self) -> MutexGuard<'_, Option<WriterShare>> {
@@ -276,7 +304,7 @@ impl Buffer {
 
     /// The record in force, once no insert is under way. Meanwhile the frames that an insert evicts
     /// are gone and its new ones not there yet, so there would be fewer frames than before and after.
-    /// An insert that does not end, as its writer died, is waited for once.
+    /// An insert that does not end, as its writer died or its disk is slow, is waited for once.
     fn record(&self) -> Result<Record> {
         let mut begun = None;
         loop {
@@ -289,7 +317,10 @@ impl Buffer {
             if waited > PATIENCE {
                 self.overdue.store(record.generation, Ordering::Relaxed);
             }
-            thread::yield_now();
+            match waited < SPINNING {
+                true => thread::yield_now(),
+                false => thread::sleep(SPINNING),
+            }
         }
     }
 
@@ -381,6 +412,17 @@ impl Buffer {
     }
 }
 
+/// Whether an error says that this process, or anybody now, may not write there.
+fn forbids_writing(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::PermissionDenied
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::StorageFull
+            | ErrorKind::QuotaExceeded
+    )
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 pub(crate) mod tests {
@@ -393,7 +435,11 @@ pub(crate) mod tests {
 
     pub(crate) const CAPACITY: usize = 8;
 
-    pub(crate) fn open(path: &Path) -> Buffer {
+    fn open(path: &Path) -> Buffer {
+        open_with(path, Durability::Process)
+    }
+
+    pub(crate) fn open_with(path: &Path, durability: Durability) -> Buffer {
         let field = Field {
             dtype: DType::Int64,
             shape: vec![3],
@@ -402,6 +448,7 @@ pub(crate) mod tests {
             fields: Some(BTreeMap::from([("value".to_owned(), field)])),
             capacity: Some(CAPACITY),
             fps: Some(10.0),
+            durability,
             ..Request::default()
         };
         Buffer::open(path, &request).unwrap()
@@ -412,11 +459,7 @@ pub(crate) mod tests {
     }
 
     /// Inserts an episode of `len` frames whose values are all `first`, `first + 1`, and so on.
-    fn append(buffer: &Buffer, first: i64, len: i64) {
-        append_with(buffer, first, len, Durability::Process);
-    }
-
-    pub(crate) fn append_with(buffer: &Buffer, first: i64, len: i64, durability: Durability) {
+    pub(crate) fn append(buffer: &Buffer, first: i64, len: i64) {
         let times = (0..len)
             .flat_map(|i| (i as f64 / 10.0).to_le_bytes())
             .collect();
@@ -436,7 +479,7 @@ pub(crate) mod tests {
             Rows::new(bytes, 0, dims, column.field.dtype, false).unwrap()
         });
         let batch = Batch::new(&buffer.manifest().spec, rows.collect()).unwrap();
-        buffer.append(batch, durability).unwrap();
+        buffer.append(batch).unwrap();
     }
 
     fn words(bytes: &[MaybeUninit<u8>]) -> Vec<i64> {

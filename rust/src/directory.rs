@@ -5,13 +5,17 @@
 //! made, and the next creation begins with removing that.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::episodes::Episodes;
 use crate::error::{AtPath, Error, Result};
-use crate::format::{Manifest, Record, check_fps, manifest_checksum};
+use crate::files::{Made, exists, replace, sync_directory, sync_file, sync_parent};
+use crate::format::{
+    MANIFEST_FILE, Manifest, NEXT_INDEX_FILE, OCCUPANCY_MASK_FILE, Record, STATE_FILE, check_fps,
+    manifest_checksum,
+};
 use crate::gather::Column;
 use crate::index;
 use crate::lock::{LOCK_FILE, WriterLock};
@@ -19,19 +23,11 @@ use crate::map::{ReadMap, check_regular};
 use crate::ring::{Frames, Ring, Seq};
 use crate::space;
 use crate::spec::Field;
-use crate::state::{self, STATE_FILE, State};
+use crate::state::{self, State};
 use crate::window::Windows;
 
-/// The manifest's name.
-pub const MANIFEST_FILE: &str = "_manifest.json";
-/// The slot of the next frame, an int64, for other implementations.
-pub const NEXT_INDEX_FILE: &str = "_next_index";
-/// Which slots are live, a bool each, for other implementations.
-pub const OCCUPANCY_MASK_FILE: &str = "_occupancy_mask";
 /// The manifest of a directory that is being created.
 const CREATING_FILE: &str = "_manifest.json.creating";
-/// What the name of a file that will replace another one ends in.
-const TEMPORARY_POSTFIX: &str = ".new";
 
 /// How often a directory is made that others, whose creations fail, remove again.
 const LOCK_ATTEMPTS: usize = 100;
@@ -46,6 +42,16 @@ pub enum Mode {
     /// Reading and inserting; it is made if it does not exist.
     #[default]
     Append,
+}
+
+/// What an insert that has returned survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of the process, however it comes.
+    #[default]
+    Process,
+    /// A power failure too.
+    Fsync,
 }
 
 /// What the caller says about the buffer; `None` is "as stored".
@@ -63,8 +69,8 @@ pub struct Request {
     pub deltas: Vec<(String, Vec<f64>)>,
     /// Whether to reserve the columns' space when creating.
     pub preallocate: bool,
-    /// Whether a new buffer must be on the disk before it is opened.
-    pub sync: bool,
+    /// With [`Durability::Fsync`], all that is there is on the disk before it is opened for writing.
+    pub durability: Durability,
 }
 
 /// An open directory: its manifest, and its files mapped for reading.
@@ -87,7 +93,7 @@ impl Directory {
         // Made absolute, or a change of the working directory would change which one is meant.
         let path = &std::path::absolute(path).at(path)?;
         if let Some(stored) = Stored::read(path)? {
-            return Self::open(path, stored, request);
+            return Self::open(path, stored, request, &[]);
         }
         if request.mode == Mode::Read {
             return Err(Error::not_a_buffer(path));
@@ -95,45 +101,49 @@ impl Directory {
         let wanted = Stored::new(request.manifest(path)?);
         let (lock, new) = lock_made(path)?;
         if let Some(stored) = Stored::read(path)? {
-            return Self::open(path, stored, request); // made meanwhile
+            return Self::open(path, stored, request, &new); // made meanwhile
         }
-        adopt_or_create(path, &wanted, request)
-            .and_then(|()| match request.sync {
-                true => sync_new(path, &wanted, &new),
-                false => Ok(()),
-            })
-            .inspect_err(|_| {
-                // All that is left of the attempt goes too.
-                let _ = fs::remove_file(path.join(LOCK_FILE));
-                new.iter().for_each(|dir| drop(fs::remove_dir(dir)));
-            })?;
+        adopt_or_create(path, &wanted, request).inspect_err(|_| {
+            // All that is left of the attempt goes too.
+            let _ = fs::remove_file(path.join(LOCK_FILE));
+            new.iter().for_each(|dir| drop(fs::remove_dir(dir)));
+        })?;
         drop(lock);
-        Self::open(path, wanted, request)
+        Self::open(path, wanted, request, &new)
     }
 
-    fn open(path: &Path, stored: Stored, request: &Request) -> Result<Self> {
+    fn open(path: &Path, stored: Stored, request: &Request, new: &[PathBuf]) -> Result<Self> {
         let mut manifest = stored.manifest;
         request.check_against(path, &manifest)?;
         manifest.fps = manifest.fps.or(request.fps);
         request.check_windows(&manifest)?;
         let columns = open_columns(path, &manifest)?;
         let state = State::open(path, manifest.capacity, stored.checksum)?;
-        Ok(Self {
+        let directory = Self {
             path: path.to_owned(),
             manifest,
             columns,
             state,
-        })
+        };
+        if request.durability == Durability::Fsync && request.mode == Mode::Append {
+            directory.sync()?; // what later records build on
+            new.iter().try_for_each(|dir| sync_parent(dir))?;
+        }
+        Ok(directory)
     }
 
-    /// Returns once the columns and the records are on the disk, and the names of the files.
+    /// Returns once all files are on the disk, with their names.
     pub fn sync(&self) -> Result<()> {
         for (column, spec) in self.columns.iter().zip(self.manifest.spec.columns()) {
             column.sync(&self.path.join(spec.file_name()))?;
         }
+        for name in [OCCUPANCY_MASK_FILE, NEXT_INDEX_FILE] {
+            sync_file(&self.path.join(name))?;
+        }
         self.state.sync()?;
         sync_file(&self.path.join(MANIFEST_FILE))?;
-        sync_directory(&self.path)
+        sync_directory(&self.path)?;
+        sync_parent(&self.path)
     }
 }
 
@@ -250,18 +260,6 @@ pub fn open_columns(path: &Path, manifest: &Manifest) -> Result<Vec<Column>> {
     manifest.spec.columns().iter().map(open).collect()
 }
 
-/// As `Path::try_exists`, but a dangling link exists.
-fn exists(path: &Path) -> Result<bool> {
-    match path.symlink_metadata() {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(source) => Err(Error::Io {
-            path: path.to_owned(),
-            source,
-        }),
-    }
-}
-
 /// The directories that `create_dir` will make, innermost first.
 fn new_dirs(path: &Path) -> Vec<PathBuf> {
     let missing = path.ancestors().take_while(|dir| !dir.exists());
@@ -319,6 +317,12 @@ pub fn files_of(manifest: &Manifest) -> Vec<(String, usize)> {
 
 fn create(path: &Path, stored: &Stored, preallocate: bool) -> Result<()> {
     let manifest = &stored.manifest;
+    // Looked for first: what is there when the marker is could be taken for what it left behind.
+    for (name, _) in files_of(manifest) {
+        if exists(&path.join(&name))? {
+            return Err(io::Error::from(ErrorKind::AlreadyExists)).at(&path.join(name));
+        }
+    }
     let mut made = Made::default();
     let marker = path.join(CREATING_FILE);
     made.write(&marker, &manifest.encode())?;
@@ -330,84 +334,6 @@ fn create(path: &Path, stored: &Stored, preallocate: bool) -> Result<()> {
     open_columns(path, manifest)?; // sparse ones may be too large to be mapped
     fs::rename(&marker, path.join(MANIFEST_FILE)).at(&marker)?;
     made.keep();
-    Ok(())
-}
-
-/// New files, removed again unless they are kept.
-#[derive(Default)]
-struct Made(Vec<PathBuf>);
-
-impl Made {
-    fn file(&mut self, path: &Path) -> Result<File> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(path)
-            .at(path)?;
-        self.0.push(path.to_owned());
-        Ok(file)
-    }
-
-    fn write(&mut self, path: &Path, content: &[u8]) -> Result<()> {
-        self.file(path)?.write_all(content).at(path)
-    }
-
-    fn keep(mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        for path in &self.0 {
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
-/// Puts a file of that content at `path`, whatever is there, or leaves what is there as it is.
-pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(TEMPORARY_POSTFIX);
-    let temporary = PathBuf::from(name);
-    match fs::remove_file(&temporary) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).at(&temporary),
-        _ => {} // left by one that was killed
-    }
-    let mut made = Made::default();
-    made.write(&temporary, content)?;
-    sync_file(&temporary)?;
-    fs::rename(&temporary, path).at(path)?;
-    made.keep();
-    Ok(())
-}
-
-/// Returns once a new buffer is on the disk, with its name in each of its new directories.
-fn sync_new(path: &Path, stored: &Stored, new: &[PathBuf]) -> Result<()> {
-    let files = files_of(&stored.manifest);
-    let names = files.iter().map(|(name, _)| name.as_str());
-    for name in names.chain([STATE_FILE, MANIFEST_FILE]) {
-        sync_file(&path.join(name))?;
-    }
-    sync_directory(path)?;
-    new.iter()
-        .filter_map(|dir| dir.parent())
-        .try_for_each(sync_directory)
-}
-
-fn sync_file(path: &Path) -> Result<()> {
-    File::open(path).and_then(|file| file.sync_all()).at(path)
-}
-
-/// Returns once the names in a directory are on the disk.
-#[cfg(unix)]
-fn sync_directory(path: &Path) -> Result<()> {
-    sync_file(path)
-}
-
-/// Directories cannot be opened as files there, and names are written with their files.
-#[cfg(not(unix))]
-fn sync_directory(_: &Path) -> Result<()> {
     Ok(())
 }
 
@@ -440,6 +366,7 @@ fn adopt(path: &Path, stored: &Stored, preallocate: bool) -> Result<()> {
     let columns = open_columns(path, manifest)?;
     let live = adopted_live(path, manifest.capacity)?;
     let record = record_of(path, manifest, &columns, live)?;
+    check_adoptable(path, manifest.capacity, &record)?;
     if preallocate {
         for (name, len) in files_of(manifest) {
             space::fill_holes(&path.join(name), len)?;
@@ -449,6 +376,23 @@ fn adopt(path: &Path, stored: &Stored, preallocate: bool) -> Result<()> {
     replace(&state, &stored.state(&record))?;
     replace(&path.join(MANIFEST_FILE), &manifest.encode())
         .inspect_err(|_| drop(fs::remove_file(state)))
+}
+
+/// Refuses a state file that is not one of an adoption that was interrupted before its last step.
+fn check_adoptable(path: &Path, capacity: usize, record: &Record) -> Result<()> {
+    let file = path.join(STATE_FILE);
+    if !file.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    let found = fs::read(&file).at(&file)?;
+    if state::is_for(&found, capacity, record) {
+        return Ok(());
+    }
+    let what = format!(
+        "is missing, but {STATE_FILE} is there and says something else than {NEXT_INDEX_FILE} and \
+         {OCCUPANCY_MASK_FILE}: if those are right, remove {STATE_FILE}"
+    );
+    Err(Error::damaged(&path.join(MANIFEST_FILE), what))
 }
 
 /// The record that says that the columns' frames `live` are.
@@ -479,10 +423,7 @@ pub fn record_of(
         episodes: episodes.len() as u64,
         next_index: next(own.index)?,
         next_episode: next(own.episode_index)?,
-        writing: Frames {
-            first: live.end,
-            end: live.end,
-        },
+        writing: Frames::none_at(live.end),
         ..Record::empty()
     })
 }

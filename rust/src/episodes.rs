@@ -72,7 +72,7 @@ impl Episodes {
     pub fn empty_at(at: Seq, fps: Option<f64>) -> Self {
         Self {
             entries: VecDeque::new(),
-            live: Frames { first: at, end: at },
+            live: Frames::none_at(at),
             step: fps.map(|fps| 1.0 / fps),
             newest: Newest {
                 line: Line::new(0.0, 0.0),
@@ -93,7 +93,7 @@ impl Episodes {
     /// Starts over with no episodes, before the frame `at`.
     pub fn restart_at(&mut self, at: Seq) {
         self.entries.clear();
-        self.live = Frames { first: at, end: at };
+        self.live = Frames::none_at(at);
     }
 
     /// The frames that are indexed.

@@ -8,10 +8,18 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::directory::MANIFEST_FILE;
 use crate::error::{Error, Result};
 use crate::ring::{Frames, Seq};
 use crate::spec::{Field, Spec};
+
+/// The manifest's name.
+pub const MANIFEST_FILE: &str = "_manifest.json";
+/// The state file's name.
+pub const STATE_FILE: &str = "_state";
+/// The slot of the next frame, an int64, for other implementations.
+pub const NEXT_INDEX_FILE: &str = "_next_index";
+/// Which slots are live, a bool each, for other implementations.
+pub const OCCUPANCY_MASK_FILE: &str = "_occupancy_mask";
 
 /// The version that this code writes, and the only one it reads.
 pub const VERSION: u64 = 1;
@@ -184,10 +192,7 @@ pub struct Record {
 impl Record {
     /// The record of a new, empty buffer: there was one before it, the same.
     pub fn empty() -> Self {
-        let none = Frames {
-            first: Seq(0),
-            end: Seq(0),
-        };
+        let none = Frames::none_at(Seq(0));
         Self {
             generation: 2,
             live: none,
@@ -200,12 +205,8 @@ impl Record {
 
     /// The same, but nothing is being written.
     pub fn without_writing(&self) -> Self {
-        let none = Frames {
-            first: self.live.end,
-            end: self.live.end,
-        };
         Self {
-            writing: none,
+            writing: Frames::none_at(self.live.end),
             ..*self
         }
     }
@@ -258,13 +259,19 @@ impl Record {
                 .checked_sub(range.first.0)
                 .is_some_and(|len| len <= capacity as u64)
         };
+        // So far that no insert makes one of them overflow.
+        let counters = [record.generation, record.writing.end.0, record.episodes];
         let possible = record.generation != 0
+            && counters.iter().all(|&counter| counter < COUNTER_LIMIT)
             && bounded(&record.live)
             && bounded(&record.writing)
             && record.live.end <= record.writing.first;
         possible.then_some(record)
     }
 }
+
+/// No counter of a record reaches this.
+const COUNTER_LIMIT: u64 = 1 << 62;
 
 /// What [`MANIFEST_WORD`] says about a manifest of these bytes.
 pub fn manifest_checksum(bytes: &[u8]) -> u64 {
@@ -302,10 +309,10 @@ mod tests {
 
     fn record() -> impl Strategy<Value = Record> {
         (
-            1u64..,
+            1u64..COUNTER_LIMIT,
             0u64..1000,
             0u64..8,
-            any::<u64>(),
+            0u64..COUNTER_LIMIT,
             any::<[i64; 2]>(),
             0u64..100,
             0u64..8,
@@ -384,6 +391,41 @@ mod tests {
             record.live.end = Seq(record.live.first.0 + excess);
             record.writing = Frames { first: record.live.end, end: record.live.end };
             prop_assert_eq!(Record::decode(&record.encode(), 8), None);
+        }
+
+        #[test]
+        fn what_decodes_from_any_words_leaves_room_for_an_insert(
+            words in any::<[u64; RECORD_WORDS - 1]>(),
+            small in any::<[bool; RECORD_WORDS - 1]>(),
+        ) {
+            // Random words are almost never possible, so most are made small; the checksum is right.
+            let mut record = [0; RECORD_WORDS];
+            for (to, (word, small)) in record.iter_mut().zip(words.into_iter().zip(small)) {
+                *to = if small { word % 16 } else { word };
+            }
+            record[RECORD_WORDS - 1] = checksum(&record[..RECORD_WORDS - 1]);
+            if let Some(record) = Record::decode(&record, 8) {
+                prop_assert!(record.live.first <= record.live.end && record.live.len() <= 8);
+                prop_assert!(record.live.end <= record.writing.first);
+                let counters = [record.generation, record.writing.end.0, record.episodes];
+                prop_assert!(counters.iter().all(|counter| counter.checked_add(1 << 62).is_some()));
+            }
+        }
+    }
+
+    #[test]
+    fn counters_without_room_for_an_insert_are_refused() {
+        for spoil in [
+            |record: &mut Record| record.generation = COUNTER_LIMIT,
+            |record: &mut Record| record.episodes = u64::MAX,
+            |record: &mut Record| {
+                record.live = Frames::none_at(Seq(u64::MAX));
+                record.writing = record.live;
+            },
+        ] {
+            let mut record = Record::empty();
+            spoil(&mut record);
+            assert_eq!(Record::decode(&record.encode(), 8), None, "{record:?}");
         }
     }
 }

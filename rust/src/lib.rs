@@ -6,6 +6,7 @@
 //!
 //! `unsafe` is confined to [`map`] (files as memory) and `bindings::arrays` (NumPy memory).
 
+pub mod batch;
 pub mod buffer;
 pub mod cast;
 pub mod commit;
@@ -13,6 +14,7 @@ pub mod directory;
 pub mod episodes;
 pub mod error;
 pub mod exchange;
+pub mod files;
 pub mod fork;
 pub mod format;
 pub mod gather;

@@ -20,7 +20,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use crate::error::{AtPath, Error, Result};
 use crate::space;
 #[cfg(test)]
-use tests::trace;
+pub(crate) use tests::trace;
 
 /// Which file something is. On Unix that is its device and inode, whatever its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,9 @@ impl ReadMap {
 
     /// Returns once what the file holds is on the disk, whoever wrote it.
     pub fn sync(&self, path: &Path) -> Result<()> {
-        self.0.flush().at(path)
+        self.0.flush().at(path)?;
+        trace::synced(path, 0, self.len());
+        Ok(())
     }
 
     /// Copies some of the file's 64-bit words, by their positions, counted in words.
@@ -198,11 +200,6 @@ impl WriteMap {
         trace::wrote(&self.path, position * 8, &value.to_le_bytes());
     }
 
-    /// The 64-bit word at `position`, counted in words.
-    pub fn word(&self, position: usize, ordering: Ordering) -> u64 {
-        self.words()[position].load(ordering)
-    }
-
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: the map is aligned (it begins at a page), at least that long and lives as long as
         // `self`. All access through the slice is atomic, so concurrent readers do no harm.
@@ -274,7 +271,7 @@ fn identity(_: &Metadata, path: &Path) -> Identity {
 
 /// What tests replace to see each change of a file.
 #[cfg(not(test))]
-mod trace {
+pub(crate) mod trace {
     use std::path::Path;
 
     pub fn wrote(_: &Path, _: usize, _: &[u8]) {}

@@ -23,6 +23,11 @@ pub struct Frames {
 }
 
 impl Frames {
+    /// None, before the frame `at`.
+    pub fn none_at(at: Seq) -> Self {
+        Self { first: at, end: at }
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         (self.end.0 - self.first.0) as usize

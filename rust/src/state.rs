@@ -11,17 +11,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
 
-use crate::directory::MANIFEST_FILE;
 use crate::error::{Error, Result};
 use crate::format::{
-    COPY_AT, HEADER_WORDS, MANIFEST_WORD, MIRRORED_WORD, RECORD_AT, RECORD_WORDS, Record,
-    STATE_WORDS, check_header, encode_header,
+    COPY_AT, HEADER_WORDS, MANIFEST_FILE, MANIFEST_WORD, MIRRORED_WORD, RECORD_AT, RECORD_WORDS,
+    Record, STATE_FILE, STATE_WORDS, check_header, encode_header,
 };
 use crate::map::{Identity, ReadMap, WriteMap};
 use crate::ring::Seq;
 
-/// The state file's name.
-pub const STATE_FILE: &str = "_state";
 /// The state file's length in bytes.
 pub const STATE_BYTES: usize = STATE_WORDS * 8;
 
@@ -47,6 +44,12 @@ pub fn encode(capacity: usize, manifest: u64, record: &Record) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
+/// Whether a state file's content is [`encode`]d from that record, for whatever manifest.
+pub fn is_for(content: &[u8], capacity: usize, record: &Record) -> bool {
+    let manifest = content.as_chunks::<8>().0.get(MANIFEST_WORD);
+    manifest.is_some_and(|word| content == encode(capacity, u64::from_le_bytes(*word), record))
+}
+
 /// The state file, for reading.
 #[derive(Debug)]
 pub struct State {
@@ -67,7 +70,8 @@ impl State {
             stored if stored == manifest => {}
             stored => {
                 let what = format!(
-                    "expected the checksum {stored:x} that _state has of it, got {manifest:x}"
+                    "expected the checksum {stored:x} that _state has of it, got {manifest:x}: \
+                     one of the two files was changed"
                 );
                 return Err(Error::damaged(&directory.join(MANIFEST_FILE), what));
             }
@@ -111,10 +115,16 @@ impl State {
 
     /// The places of records that are damaged and replaced by their copies.
     pub fn damaged_places(&self) -> impl Iterator<Item = usize> {
-        [0, 1].into_iter().filter(|&place| {
-            let words = self.record_words(RECORD_AT[place]);
-            words[0] != 0 && Record::decode(&words, self.capacity).is_none()
-        })
+        [0, 1].into_iter().filter(|&place| self.is_damaged(place))
+    }
+
+    /// Whether the record at a place is damaged: not one that is just being written.
+    fn is_damaged(&self, place: usize) -> bool {
+        let generation = self.generation(place);
+        let words = self.record_words(RECORD_AT[place]);
+        fence(Ordering::Acquire);
+        let stood_still = self.generation(place) == generation && generation != 0;
+        stood_still && Record::decode(&words, self.capacity).is_none()
     }
 
     /// The generation up to which `_next_index` and `_occupancy_mask` are known to be written.
@@ -223,11 +233,6 @@ impl StateWriter {
     /// Notes that `_next_index` and `_occupancy_mask` agree with this generation.
     pub fn set_mirrored(&mut self, generation: u64) {
         self.map.store(MIRRORED_WORD, generation, Ordering::Release);
-    }
-
-    /// The generation last given to [`Self::set_mirrored`].
-    pub fn mirrored(&self) -> u64 {
-        self.map.word(MIRRORED_WORD, Ordering::Acquire)
     }
 }
 

@@ -5,23 +5,25 @@
 //! another.
 
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::directory::{
-    MANIFEST_FILE, NEXT_INDEX_FILE, OCCUPANCY_MASK_FILE, Stored, adopted_live, files_of,
-    open_columns, record_of, replace,
-};
+use crate::directory::{Stored, adopted_live, files_of, open_columns, record_of};
 use crate::episodes::Episodes;
 use crate::error::{AtPath, Error, Result};
-use crate::format::{Manifest, Record};
+use crate::files::{overwrite, replace};
+use crate::format::{
+    MANIFEST_FILE, Manifest, NEXT_INDEX_FILE, OCCUPANCY_MASK_FILE, Record, STATE_FILE,
+};
 use crate::gather::Column;
 use crate::index;
-use crate::lock::WriterLock;
+use crate::lock::{LOCK_FILE, WriterLock};
 use crate::map::{ReadMap, check_regular};
 use crate::memory::{push, with_room};
 use crate::ring::{Frames, Ring, Seq, Slot};
 use crate::space;
-use crate::state::{STATE_FILE, State};
+use crate::spec::ColumnSpec;
+use crate::state::State;
 
 /// Of one kind of damage, at most this many instances are listed.
 const MOST_FINDINGS: usize = 20;
@@ -43,19 +45,29 @@ impl Finding {
         Self { file, what }
     }
 
-    /// The finding that an error is; errors that are not about a file stay errors.
+    /// The finding that an error is; one that says nothing of the file's content stays an error.
     fn of(error: Error) -> Result<Self> {
         match error {
             Error::Damaged { path, what } => Ok(Self::new(path, what)),
-            Error::Io { path, source } => Ok(Self::new(path, source.to_string())),
+            Error::Io { path, source } if source.kind() == ErrorKind::NotFound => {
+                Ok(Self::new(path, "is missing"))
+            }
             other => Err(other),
         }
     }
 }
 
-/// All that is wrong with the buffer at `path`. A directory without one is [`Error::NotABuffer`].
+/// What is wrong with the buffer at `path`: with its bookkeeping or, where that is sound, with the
+/// columns, up to a number of findings. A path without a buffer is [`Error::NotABuffer`].
 pub fn verify(path: &Path) -> Result<Vec<Finding>> {
     let path = &std::path::absolute(path).at(path)?;
+    match path.metadata() {
+        Ok(found) if found.is_dir() => {}
+        Err(source) if source.kind() == ErrorKind::PermissionDenied => {
+            return Err(source).at(path);
+        }
+        _ => return Err(Error::not_a_buffer(path)),
+    }
     let stored = match Stored::read(path) {
         Ok(Some(stored)) => stored,
         Ok(None) if path.join(STATE_FILE).exists() => {
@@ -69,6 +81,9 @@ pub fn verify(path: &Path) -> Result<Vec<Finding>> {
         if let Err(error) = ReadMap::open(&path.join(name), len) {
             findings.push(Finding::of(error)?);
         }
+    }
+    if let Err(error) = check_regular(&path.join(LOCK_FILE)) {
+        findings.push(Finding::of(error)?);
     }
     match State::open(path, stored.manifest.capacity, stored.checksum) {
         Err(error) => findings.push(Finding::of(error)?),
@@ -88,7 +103,7 @@ pub fn verify(path: &Path) -> Result<Vec<Finding>> {
 }
 
 /// Makes a buffer of the damaged one at `path` again and says what was done. What the files do not
-/// tell, such as a column that is missing, is an error, and nothing is changed then.
+/// tell, such as a column that is missing, is an error.
 pub fn repair(path: &Path) -> Result<Vec<Finding>> {
     let path = &std::path::absolute(path).at(path)?;
     let findings = verify(path)?;
@@ -102,12 +117,19 @@ pub fn repair(path: &Path) -> Result<Vec<Finding>> {
         Ok(state) => Some(state),
         // The manifest was changed: its capacity and rows are not to be trusted.
         Err(Error::Damaged { path: file, what }) if file.ends_with(MANIFEST_FILE) => {
-            return Err(Error::Damaged { path: file, what });
+            return Err(Error::damaged(&file, what));
         }
         Err(error) => Finding::of(error).map(|_| None)?,
     };
     let intact = intact_slots(path, manifest)?;
     let mut done = restore_lengths(path, manifest)?;
+    for column in bookkeeping_columns(manifest) {
+        // All of them may be read, and reading a hole of a full disk can end the process.
+        space::fill_holes(
+            &path.join(column.file_name()),
+            column.row_bytes * manifest.capacity,
+        )?;
+    }
     let columns = open_columns(path, manifest)?;
     let content = Content::new(path, manifest, &columns);
     let record = state.as_ref().map(State::load).transpose()?;
@@ -116,11 +138,10 @@ pub fn repair(path: &Path) -> Result<Vec<Finding>> {
         None => content.live_without_state(&mut done),
     };
     let (runs, _) = content.runs(live)?;
-    let kept = runs.into_iter().flat_map(|run| content.within(run, intact));
-    let none = Frames {
-        first: live.end,
-        end: live.end,
-    };
+    let kept = runs
+        .into_iter()
+        .flat_map(|run| content.within(run.frames, intact));
+    let none = Frames::none_at(live.end);
     let kept = kept.max_by_key(Frames::len).unwrap_or(none);
     if kept != live {
         let (lost, slot) = (live.len() - kept.len(), content.ring.slot(kept.first).0);
@@ -140,10 +161,16 @@ pub fn repair(path: &Path) -> Result<Vec<Finding>> {
     let next = content.ring.slot(kept.end).0 as u64;
     replace(&path.join(OCCUPANCY_MASK_FILE), &content.mask(kept)?)?;
     replace(&path.join(NEXT_INDEX_FILE), &next.to_le_bytes())?;
-    replace(&path.join(STATE_FILE), &stored.state(&record))?;
+    overwrite(&path.join(STATE_FILE), &stored.state(&record))?; // readers follow
     let what = "written anew, from what the other files say";
     done.push(Finding::new(path.join(STATE_FILE), what));
     Ok(done)
+}
+
+/// Frames that can follow one another.
+struct Run {
+    frames: Frames,
+    episodes: u64,
 }
 
 /// What the columns hold.
@@ -169,8 +196,15 @@ impl<'a> Content<'a> {
     fn at_rest(&self, state: &State) -> Result<Vec<Finding>> {
         for _ in 0..ATTEMPTS {
             let record = state.load()?;
-            let (_, mut findings) = self.runs(record.live)?;
+            let (runs, mut findings) = self.runs(record.live)?;
             findings.extend(self.counters(&record));
+            if let [Run { episodes, .. }] = runs[..]
+                && episodes > record.episodes
+            {
+                let got = record.episodes;
+                let what = format!("expected at least {episodes} episodes ever added, got {got}");
+                findings.push(Finding::new(self.path.join(STATE_FILE), what));
+            }
             if record.generation == state.mirrored() {
                 findings.extend(self.mirror(record.live)?);
             }
@@ -185,7 +219,7 @@ impl<'a> Content<'a> {
     }
 
     /// The runs of frames that can follow one another, and what separates them.
-    fn runs(&self, live: Frames) -> Result<(Vec<Frames>, Vec<Finding>)> {
+    fn runs(&self, live: Frames) -> Result<(Vec<Run>, Vec<Finding>)> {
         let (mut runs, mut findings) = (Vec::new(), Vec::new());
         let mut episodes = Episodes::empty_at(live.first, None);
         let timestamps = &self.columns[self.manifest.spec.own().timestamp];
@@ -203,7 +237,11 @@ impl<'a> Content<'a> {
                 self.columns,
                 self.ring,
             );
-            push(&mut runs, episodes.live(), "runs of frames")?;
+            let run = Run {
+                frames: episodes.live(),
+                episodes: episodes.len() as u64,
+            };
+            push(&mut runs, run, "runs of frames")?;
             let Err(error) = result else {
                 return Ok((runs, findings));
             };
@@ -339,6 +377,11 @@ fn intact_slots(path: &Path, manifest: &Manifest) -> Result<usize> {
         intact = intact.min(len / column.row_bytes);
     }
     Ok(intact)
+}
+
+fn bookkeeping_columns(manifest: &Manifest) -> impl Iterator<Item = &ColumnSpec> {
+    let columns = manifest.spec.columns().iter();
+    columns.filter(|column| !manifest.fields.contains_key(&column.key))
 }
 
 /// Gives columns their lengths back.

@@ -3,13 +3,19 @@
 //! So a second buffer of the same directory may insert, too, one insert at a time. The directory's
 //! lock is given up when the last buffer that has inserted is closed.
 
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::cell::RefCell;
+use std::sync::{
+    Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 
 use crate::commit::Writer;
 use crate::directory::Directory;
 use crate::error::Result;
 use crate::fork::PerProcess;
 use crate::map::Identity;
+
+/// Locked for reading by whoever uses a writer, and for writing by a fork.
+static FORKING: RwLock<()> = RwLock::new(());
 
 /// A directory's writer, once there was an insert.
 type Shared = Mutex<Option<Writer>>;
@@ -24,6 +30,7 @@ pub struct WriterShare(Arc<Shared>);
 impl WriterShare {
     /// A share in what other buffers of this process write `directory` with.
     pub fn of(directory: &Directory) -> Self {
+        let _not_forking = unpoisoned_read(&FORKING);
         let identity = directory.state.identity();
         let mut known = unpoisoned(known());
         known.retain(|(_, shared)| shared.strong_count() > 0);
@@ -36,6 +43,15 @@ impl WriterShare {
         }))
     }
 
+    /// Lets `work` use the writer, if there is one.
+    pub fn with_open<T>(&self, work: impl FnOnce(&mut Writer) -> Result<T>) -> Result<Option<T>> {
+        let _not_forking = unpoisoned_read(&FORKING);
+        match &mut *unpoisoned(&self.0) {
+            Some(writer) if !writer.is_void() => work(writer).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// Lets `work` write. Takes the directory's lock for that, unless a share of this process has it
     /// and its file was not removed.
     pub fn with<T>(
@@ -43,6 +59,7 @@ impl WriterShare {
         directory: &Directory,
         work: impl FnOnce(&mut Writer) -> Result<T>,
     ) -> Result<T> {
+        let _not_forking = unpoisoned_read(&FORKING);
         // A writer that panicked left a valid record in force, as a killed one would.
         let mut shared = unpoisoned(&self.0);
         work(match &mut *shared {
@@ -54,6 +71,7 @@ impl WriterShare {
 
 impl Drop for WriterShare {
     fn drop(&mut self) {
+        let _not_forking = unpoisoned_read(&FORKING);
         // Shares are only made with this locked, so the count is what it is.
         let known = unpoisoned(known());
         if Arc::strong_count(&self.0) == 1 {
@@ -63,15 +81,32 @@ impl Drop for WriterShare {
     }
 }
 
-/// To be called in a forked child: closes the parent's lock files, or they would stay locked after
-/// the parent's death.
-pub fn after_fork() {
+thread_local! {
+    /// Held by the thread that forks, in the parent and in the child.
+    static FORK: RefCell<Option<RwLockWriteGuard<'static, ()>>> = const { RefCell::new(None) };
+}
+
+/// To be called before a fork: waits for inserts, so that the child can close what they use.
+pub fn before_fork() {
+    let guard = FORKING.write().unwrap_or_else(PoisonError::into_inner);
+    FORK.set(Some(guard));
+}
+
+/// To be called after a fork, in the parent.
+pub fn after_fork_in_parent() {
+    FORK.set(None);
+}
+
+/// To be called after a fork, in the child: closes the parent's lock files, or they would stay
+/// locked after the parent's death.
+pub fn after_fork_in_child() {
+    FORK.set(None);
     known();
 }
 
 fn known() -> &'static Known {
     KNOWN.get(|parents| {
-        // What a thread of the parent is just using stays open.
+        // After a fork that did not wait for inserts, what a thread was just using stays open.
         for (_, shared) in parents.try_lock().iter().flat_map(|known| known.iter()) {
             let shared = shared.upgrade();
             if let Some(mut shared) = shared.as_ref().and_then(|shared| shared.try_lock().ok()) {
@@ -85,4 +120,8 @@ fn known() -> &'static Known {
 /// What a mutex guards, which is sound whenever it is not locked.
 pub fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unpoisoned_read(lock: &RwLock<()>) -> RwLockReadGuard<'_, ()> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
 }

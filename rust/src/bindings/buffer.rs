@@ -13,9 +13,10 @@ use pyo3::types::{PyDict, PyString};
 
 use super::arrays::{InArray, OutArray, check_apart};
 use super::detach;
+use crate::batch::Batch;
 use crate::buffer;
-use crate::commit::{Batch, Durability, Recovery};
-use crate::directory::{Mode, Request};
+use crate::commit::Recovery;
+use crate::directory::{Durability, Mode, Request};
 use crate::error::{Error, Result};
 use crate::gather::BatchOut;
 use crate::memory::collected;
@@ -34,7 +35,6 @@ const CREATION_POLL: Duration = Duration::from_millis(5);
 pub struct Buffer {
     pub(super) inner: buffer::Buffer,
     threads: usize,
-    durability: Durability,
     /// The columns' dtypes and keys, made once.
     dtypes: Vec<Py<PyArrayDescr>>,
     keys: Vec<Py<PyString>>,
@@ -83,7 +83,10 @@ impl Buffer {
             deltas,
             preallocate,
             mode: if read_only { Mode::Read } else { Mode::Append },
-            sync: fsync,
+            durability: match fsync {
+                true => Durability::Fsync,
+                false => Durability::Process,
+            },
         };
         let inner = open_patiently(py, &write_dir, &request)?;
         let columns = inner.manifest().spec.columns();
@@ -94,10 +97,6 @@ impl Buffer {
             .map(|column| PyString::intern(py, &column.key).unbind());
         Ok(Self {
             threads,
-            durability: match fsync {
-                true => Durability::Fsync,
-                false => Durability::Process,
-            },
             dtypes: dtypes.collect::<PyResult<_>>()?,
             keys: keys.collect(),
             inner,
@@ -168,10 +167,8 @@ impl Buffer {
             .collect::<PyResult<Vec<_>>>()?;
         let rows = arrays.iter().map(InArray::rows).collect::<PyResult<_>>()?;
         let shift = detach(py, || {
-            self.inner.append(
-                Batch::new(&self.inner.manifest().spec, rows)?,
-                self.durability,
-            )
+            self.inner
+                .append(Batch::new(&self.inner.manifest().spec, rows)?)
         })?;
         Ok((shift.index, shift.episode))
     }
@@ -255,8 +252,8 @@ impl Buffer {
     }
 
     /// Gives up the writer lock.
-    fn release(&self, py: Python<'_>) {
-        py.detach(|| self.inner.release());
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        detach(py, || self.inner.close())
     }
 }
 
@@ -398,10 +395,22 @@ impl Windows {
     }
 }
 
+/// Waits for inserts before a fork. The GIL is not needed for them to end.
+#[pyfunction]
+pub fn before_fork() {
+    writers::before_fork();
+}
+
+/// Lets inserts go on.
+#[pyfunction]
+pub fn after_fork_in_parent() {
+    writers::after_fork_in_parent();
+}
+
 /// Closes, in a forked child, the lock files of its parent.
 #[pyfunction]
 pub fn after_fork_in_child() {
-    writers::after_fork();
+    writers::after_fork_in_child();
 }
 
 /// Opens a buffer; waits for another process that is making it, as long as no signal comes.

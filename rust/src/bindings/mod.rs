@@ -25,7 +25,7 @@ fn detach<T: Ungil + Send>(
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
-    use super::buffer::{Buffer, Windows, after_fork_in_child};
+    use super::buffer::{Buffer, Windows, after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]
     use super::sampling::sampler_weights;
     #[pymodule_export]
