@@ -337,6 +337,7 @@ def test_lookups_of_unknown_keys_are_refused(buffer, tmp_path, name):
 DELTAS = [
     row("NaN", {"state": [0, float("nan")]}, ValueError, ["state", "NaN"]),
     row("inf", {"state": [float("inf")]}, ValueError, ["state", "inf"]),
+    row("too many", {"state": np.zeros(2**16 + 1)}, ValueError, ["state", "65536", "65537"]),
     row("2-d", {"state": [[0.0]]}, ValueError, ["state"]),
     row("scalar", {"state": 0.5}, (TypeError, ValueError), ["state"]),
     row("str", {"state": "0.5"}, (TypeError, ValueError), ["state"]),

@@ -13,6 +13,10 @@ Field = tuple[str, str, list[int]]
 DeltaTimestamps = Mapping[str, Sequence[float] | NDArray[np.floating[Any]]]
 
 
+#: Per key: far more than windows have, and few enough that nobody waits for them.
+MOST_DELTAS = 2**16
+
+
 class FieldSpec(TypedDict):
     """One entry of a `data_spec`: shape and dtype of one frame's value."""
 
@@ -207,6 +211,8 @@ def _deltas(key: str, value: object) -> NDArray[np.float64]:
         array = np.array(value)
     except (TypeError, ValueError, RuntimeError):
         array = np.array(None)
+    if array.size > MOST_DELTAS:
+        raise ValueError(refused(name, f"at most {MOST_DELTAS} seconds", array.size))
     if array.ndim != 1:
         raise ValueError(refused(name, "a one-dimensional list of seconds", describe(value)))
     is_number = array.dtype.kind != "b" and np.can_cast(array.dtype, np.float64, "same_kind")

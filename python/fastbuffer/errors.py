@@ -10,7 +10,7 @@ class TimestampToleranceError(ValueError, AssertionError):
 
 
 class BufferLockedError(OSError):
-    """Another process, or another buffer object, is writing the directory.
+    """Another process is writing the directory.
 
     The message names the process that holds the lock.
     """
