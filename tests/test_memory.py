@@ -15,10 +15,10 @@ import numpy as np
 from fastbuffer import OnlineBuffer, compute_sampler_weights
 
 def outcomes(work, check, megabytes):
-    for spare in range(1, megabytes, 4):
+    for spare in np.linspace(0.5, megabytes, 40):
         with open("/proc/self/statm") as file:
             used = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + (spare << 20), resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, (used + int(spare * 2**20), resource.RLIM_INFINITY))
         try:
             work()
             outcome = "done"
@@ -101,9 +101,23 @@ def work():
 check_outcomes(work, lambda outcome: None, 240)
 """
 
+DELTAS = """
+buffer = OnlineBuffer(directory, SPEC, 100, fps=10, output="numpy")
+buffer.add_data(episodes([50]))
+deltas = {"value": np.random.default_rng(0).uniform(-5, 5, 60_000)}
+def work():
+    buffer.set_delta_timestamps(deltas)
+    for i in range(40):
+        assert len(buffer[i]["value"]) == 60_000
+def check(outcome):
+    buffer.set_delta_timestamps({"value": [-0.1, 0.0]})
+    assert buffer[3]["value"].tolist() == [2, 3]
+check_outcomes(work, check, 12)
+"""
+
 
 @pytest.mark.parametrize(
-    "code", [GATHER, ADD, OPEN, WEIGHTS], ids=["gather", "add", "open", "weights"]
+    "code", [GATHER, ADD, OPEN, WEIGHTS, DELTAS], ids=["gather", "add", "open", "weights", "deltas"]
 )
 def test_running_out_of_memory_is_a_memory_error(tmp_path, code):
     run_python(LIMITED + code, tmp_path / "buffer")

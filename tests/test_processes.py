@@ -410,6 +410,15 @@ def test_a_relative_path_means_the_same_after_a_change_of_directory(tmp_path, mo
     assert OnlineBuffer(tmp_path / "here" / "b", output="numpy").num_episodes == 2
 
 
+def test_a_lock_file_of_several_names_is_left_alone(pair, tmp_path):
+    (tmp_path / "_lock").unlink(missing_ok=True)
+    (tmp_path / "victim").write_text("precious")
+    os.link(tmp_path / "victim", tmp_path / "_lock")
+    with pytest.raises(ValueError, match="_lock: expected a file of one name"):
+        add(Pair(tmp_path, SPEC, CAPACITY, FPS), [2])
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
 @pytest.mark.parametrize("kind", ["link", "dangling link", "directory", "fifo"])
 def test_a_lock_file_that_is_none_is_refused(pair, tmp_path, kind):
     victim = tmp_path / "victim"

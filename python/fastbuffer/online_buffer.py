@@ -562,7 +562,7 @@ def _column(values: Any, key: str) -> Array:
 
 def _share_memory(a: object, b: object) -> bool:
     both = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
-    return both and np.may_share_memory(a, b)  # type: ignore[arg-type]
+    return both and np.may_share_memory(a, b)
 
 
 def _shift_in_place(values: object, shift: int) -> None:

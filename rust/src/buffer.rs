@@ -561,7 +561,7 @@ pub(crate) mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (buffer, reader) = (open(directory.path()), open(directory.path()));
         let deltas = vec![("value".to_owned(), vec![-0.1, 0.0, 0.1])];
-        let windows = Windows::new(&buffer.manifest().spec, Some(10.0), deltas, 0.01).unwrap();
+        let windows = Windows::new(&buffer.manifest().spec, Some(10.0), &deltas, 0.01).unwrap();
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 for first in 0..20_000 {

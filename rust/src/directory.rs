@@ -208,7 +208,7 @@ impl Request {
         if self.deltas.is_empty() {
             return Ok(());
         }
-        Windows::new(&manifest.spec, manifest.fps, self.deltas.clone(), 0.0).map(drop)
+        Windows::new(&manifest.spec, manifest.fps, &self.deltas, 0.0).map(drop)
     }
 
     fn check_against(&self, path: &Path, stored: &Manifest) -> Result<()> {

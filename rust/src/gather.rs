@@ -74,9 +74,17 @@ impl Column {
     }
 
     /// As `gather`, with consecutive slots as one copy.
-    fn gather_runs(&self, slots: &[Slot], out: Out<'_>) {
-        let runs = slots.chunk_by(|slot, next| slot.0 + 1 == next.0);
-        self.copy_runs(runs.map(|run| (run[0], run.len())), out);
+    fn gather_runs(&self, slots: impl Iterator<Item = Slot>, out: Out<'_>) {
+        let mut slots = slots.peekable();
+        let runs = std::iter::from_fn(|| {
+            let first = slots.next()?;
+            let mut len = 1;
+            while slots.next_if(|slot| slot.0 == first.0 + len).is_some() {
+                len += 1;
+            }
+            Some((first, len))
+        });
+        self.copy_runs(runs, out);
     }
 
     /// Copies runs of rows, each by its first slot and its length, one after the other into `out`,
@@ -212,16 +220,15 @@ impl WindowSource<'_> {
             return;
         }
         let rows = rows.chunks_exact_mut(len * self.column.row_bytes);
-        let mut slots = Vec::with_capacity(len);
         for ((item, rows), pads) in items.iter().zip(rows).zip(pads.chunks_exact_mut(len)) {
             match item.windows {
                 ItemWindows::Offsets { before, after } => {
-                    self.copy_offsets(item.slot, before, after, rows, pads, &mut slots);
+                    self.copy_offsets(item.slot, before, after, rows, pads);
                 }
                 ItemWindows::Answers(nth) => {
                     let range = nth * len..(nth + 1) * len;
                     self.column
-                        .gather_runs(&self.answers.slots[range.clone()], rows);
+                        .gather_runs(self.answers.slots[range.clone()].iter().copied(), rows);
                     for (pad, &is_pad) in pads.iter_mut().zip(&self.answers.pads[range]) {
                         pad.write(is_pad.into());
                     }
@@ -230,15 +237,7 @@ impl WindowSource<'_> {
         }
     }
 
-    fn copy_offsets(
-        &self,
-        slot: Slot,
-        before: usize,
-        after: usize,
-        rows: Out<'_>,
-        pads: Out<'_>,
-        slots: &mut Vec<Slot>,
-    ) {
+    fn copy_offsets(&self, slot: Slot, before: usize, after: usize, rows: Out<'_>, pads: Out<'_>) {
         let offsets = &self.window.offsets;
         // Neither around the end of the ring nor beyond that of the episode.
         let [until_start, until_end] = [slot.0, self.ring.capacity() - 1 - slot.0];
@@ -249,11 +248,11 @@ impl WindowSource<'_> {
             pads.fill(MaybeUninit::new(0));
             return;
         }
-        slots.clear();
-        for ((offset, is_pad), pad) in offsets.clamped(before, after).zip(pads) {
-            slots.push(self.ring.moved(slot, offset));
+        for ((_, is_pad), pad) in offsets.clamped(before, after).zip(pads) {
             pad.write(is_pad.into());
         }
+        let answers = offsets.clamped(before, after);
+        let slots = answers.map(|(offset, _)| self.ring.moved(slot, offset));
         self.column.gather_runs(slots, rows);
     }
 }

@@ -38,6 +38,13 @@ impl WriterLock {
                 Err(TryLockError::WouldBlock) => return Err(locked(directory, &mut file)),
                 Err(TryLockError::Error(source)) => return Err(Error::Io { path, source }),
                 Ok(()) if !is_at(&file, &path) => continue, // removed between open and lock
+                // What is written below must be nobody else's.
+                Ok(()) if names(&file) > 1 => {
+                    return Err(Error::damaged(
+                        &path,
+                        "expected a file of one name, got links to one",
+                    ));
+                }
                 Ok(()) => {}
             }
             let owner = process::id();
@@ -49,18 +56,8 @@ impl WriterLock {
     }
 
     /// Whether the lock's file was removed: then another one may be held by someone else.
-    #[cfg(unix)]
     pub fn is_removed(&self) -> bool {
-        use std::os::unix::fs::MetadataExt;
-        self.file
-            .metadata()
-            .map_or(true, |metadata| metadata.nlink() == 0)
-    }
-
-    /// Whether the lock's file was removed: an open one cannot be.
-    #[cfg(not(unix))]
-    pub fn is_removed(&self) -> bool {
-        false
+        names(&self.file) == 0
     }
 
     /// Whether this process took the lock: a forked child inherits the file but not the right.
@@ -89,6 +86,19 @@ fn locked(directory: &Path, file: &mut File) -> Error {
         path: PathBuf::from(directory),
         pid,
     }
+}
+
+/// How many names a file has.
+#[cfg(unix)]
+fn names(file: &File) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata().map_or(0, |metadata| metadata.nlink())
+}
+
+/// How many names a file has: an open one cannot be removed.
+#[cfg(not(unix))]
+fn names(_file: &File) -> u64 {
+    1
 }
 
 #[cfg(unix)]

@@ -11,6 +11,11 @@
 //! distance is that of `x = |k - j|` frames. It is padding if `x / fps - E` exceeds the tolerance
 //! and none if `x / fps + E` does not; offsets are *proven* if every `x` is one or the other.
 
+use crate::error::Result;
+use crate::memory::collected;
+
+/// What is asked for, where there is no memory.
+pub const DELTAS: &str = "deltas";
 /// How far, in seconds, a uniform episode's timestamps may be from their line. Enough for
 /// timestamps that were rounded to `float32` within the first eight minutes of an episode.
 const JITTER: f64 = 2.5e-5;
@@ -69,19 +74,17 @@ pub struct Offsets {
 
 impl Offsets {
     /// The offsets nearest to `deltas`.
-    pub fn new(deltas: &[f64], fps: f64, tolerance: f64) -> Self {
+    pub fn new(deltas: &[f64], fps: f64, tolerance: f64) -> Result<Self> {
         // Out of range these saturate, and are not proven.
-        let each: Vec<i64> = deltas
-            .iter()
-            .map(|delta| (delta * fps).round() as i64)
-            .collect();
-        Self {
+        let each = deltas.iter().map(|delta| (delta * fps).round() as i64);
+        let each: Vec<i64> = collected(each, DELTAS)?;
+        Ok(Self {
             reach: reach(deltas, &each, 1.0 / fps, tolerance),
-            runs: runs(&each),
+            runs: runs(&each)?,
             lowest: each.iter().copied().min().unwrap_or(0),
             highest: each.iter().copied().max().unwrap_or(0),
             each,
-        }
+        })
     }
 
     /// For each delta, the offset nearest to it.
@@ -135,14 +138,13 @@ fn reach(deltas: &[f64], offsets: &[i64], step: f64, tolerance: f64) -> Option<u
     decided.then_some(reach as u64)
 }
 
-fn runs(offsets: &[i64]) -> Vec<Run> {
-    offsets
-        .chunk_by(|offset, next| offset + 1 == *next)
-        .map(|run| Run {
-            start: run[0],
-            len: run.len(),
-        })
-        .collect()
+fn runs(offsets: &[i64]) -> Result<Vec<Run>> {
+    let runs = offsets.chunk_by(|offset, next| offset + 1 == *next);
+    let runs = runs.map(|run| Run {
+        start: run[0],
+        len: run.len(),
+    });
+    collected(runs, DELTAS)
 }
 
 #[cfg(test)]
@@ -189,7 +191,7 @@ mod tests {
             prop_assume!(line.holds(0, &times));
             let delta = f64::from(delta.0) / fps + delta.1;
             let tolerance = tolerance.0 / fps + tolerance.1;
-            let offsets = Offsets::new(&[delta], fps, tolerance);
+            let offsets = Offsets::new(&[delta], fps, tolerance).unwrap();
             prop_assume!(offsets.are_proven());
             let (first, last) = (times[0], times[times.len() - 1]);
             for (item, time) in times.iter().enumerate() {
@@ -212,11 +214,11 @@ mod tests {
     fn common_deltas_are_proven() {
         for fps in [10.0, 24.0, 29.97, 30.0, 50.0, 60.0, 100.0, 1000.0] {
             let deltas: Vec<f64> = (-2..17).map(|k| f64::from(k) / fps).collect();
-            let offsets = Offsets::new(&deltas, fps, 1.0 / fps - 1e-4);
+            let offsets = Offsets::new(&deltas, fps, 1.0 / fps - 1e-4).unwrap();
             assert_eq!(offsets.runs, [Run { start: -2, len: 19 }]);
             assert_eq!(offsets.reach, Some(0));
         }
-        let offsets = Offsets::new(&[-0.0333, 0.0], 30.0, 1.0 / 30.0 - 1e-4);
+        let offsets = Offsets::new(&[-0.0333, 0.0], 30.0, 1.0 / 30.0 - 1e-4).unwrap();
         assert_eq!(offsets.each, [-1, 0]);
         assert!(offsets.are_proven());
     }
@@ -233,7 +235,7 @@ mod tests {
             (0.0, 50.0, f64::NAN),
         ] {
             assert!(
-                !Offsets::new(&[delta], fps, tolerance).are_proven(),
+                !Offsets::new(&[delta], fps, tolerance).unwrap().are_proven(),
                 "{delta} {fps} {tolerance}"
             );
         }
@@ -249,7 +251,7 @@ mod tests {
 
     #[test]
     fn the_ends_answer_what_lies_beyond() {
-        let offsets = Offsets::new(&[-0.04, 0.0, 0.02, 0.1], 50.0, 0.03);
+        let offsets = Offsets::new(&[-0.04, 0.0, 0.02, 0.1], 50.0, 0.03).unwrap();
         assert_eq!(offsets.reach, Some(1));
         assert_eq!(offsets.within(1, 5), None);
         assert_eq!(offsets.within(2, 5).unwrap().len(), 3);

@@ -4,8 +4,8 @@
 //! the longest run of consecutive frames whose rows are all there and whose episodes follow one
 //! another.
 
-use std::fs::OpenOptions;
-use std::io::ErrorKind;
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use crate::directory::{Stored, adopted_live, files_of, open_columns, record_of};
@@ -292,14 +292,17 @@ impl<'a> Content<'a> {
             findings.push(Finding::new(file, format!("expected {slot}, got {next}")));
         }
         let file = self.path.join(OCCUPANCY_MASK_FILE);
-        let mask = std::fs::read(&file).at(&file)?;
-        let expected = self.mask(live)?;
-        let pairs = || {
-            let pairs = expected.iter().zip(&mask);
-            pairs.map(|(a, b)| (*a != 0) != (*b != 0))
-        };
-        if let Some(slot) = pairs().position(|differs| differs) {
-            let count = pairs().filter(|differs| *differs).count();
+        let mask = BufReader::new(File::open(&file).at(&file)?).bytes();
+        let runs = self.ring.runs(live.first, live.len());
+        let (mut first, mut count) = (None, 0);
+        for (slot, byte) in mask.enumerate() {
+            let is_live = runs.iter().any(|run| run.contains(&slot));
+            if (byte.at(&file)? != 0) != is_live {
+                first.get_or_insert(slot);
+                count += 1;
+            }
+        }
+        if let Some(slot) = first {
             let what =
                 format!("{count} slots are not marked as they are, the first of them {slot}");
             findings.push(Finding::new(file, what));

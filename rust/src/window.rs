@@ -7,7 +7,8 @@
 
 use crate::error::{Error, Result};
 use crate::gather::Column;
-use crate::offsets::Offsets;
+use crate::memory::collected;
+use crate::offsets::{DELTAS, Offsets};
 use crate::ring::{Ring, Slot};
 use crate::search::first_where;
 use crate::spec::{IS_PAD_POSTFIX, Spec};
@@ -36,7 +37,7 @@ impl Windows {
     pub fn new(
         spec: &Spec,
         fps: Option<f64>,
-        deltas: Vec<(String, Vec<f64>)>,
+        deltas: &[(String, Vec<f64>)],
         tolerance: f64,
     ) -> Result<Self> {
         let Some(fps) = fps else {
@@ -47,8 +48,8 @@ impl Windows {
             ));
         };
         let windows = deltas
-            .into_iter()
-            .map(|(key, deltas)| window(spec, fps, &key, deltas, tolerance))
+            .iter()
+            .map(|(key, deltas)| window(spec, fps, key, deltas, tolerance))
             .collect::<Result<Vec<_>>>()?;
         Ok(Self { windows, tolerance })
     }
@@ -79,7 +80,7 @@ impl Windows {
     }
 }
 
-fn window(spec: &Spec, fps: f64, key: &str, deltas: Vec<f64>, tolerance: f64) -> Result<Window> {
+fn window(spec: &Spec, fps: f64, key: &str, deltas: &[f64], tolerance: f64) -> Result<Window> {
     let argument = || format!("delta_timestamps[{key:?}]");
     let Ok(column) = spec.position(key) else {
         let known: Vec<&str> = spec
@@ -110,8 +111,8 @@ fn window(spec: &Spec, fps: f64, key: &str, deltas: Vec<f64>, tolerance: f64) ->
     }
     Ok(Window {
         column,
-        offsets: Offsets::new(&deltas, fps, tolerance),
-        deltas,
+        offsets: Offsets::new(deltas, fps, tolerance)?,
+        deltas: collected(deltas.iter().copied(), DELTAS)?,
     })
 }
 
@@ -272,7 +273,7 @@ mod tests {
         let fields = BTreeMap::from([("a".to_owned(), field()), ("a_is_pad".to_owned(), field())]);
         let spec = Spec::new(&fields, 3).unwrap();
         let refused = |fps, key: &str, deltas: &[f64]| {
-            let error = Windows::new(&spec, fps, vec![(key.to_owned(), deltas.to_vec())], 0.0);
+            let error = Windows::new(&spec, fps, &[(key.to_owned(), deltas.to_vec())], 0.0);
             error.unwrap_err().to_string()
         };
         assert!(refused(None, "index", &[0.0]).contains("without fps"));

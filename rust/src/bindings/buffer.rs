@@ -56,6 +56,9 @@ struct BatchArray {
     shape: Vec<usize>,
 }
 
+/// The deltas of a key as Python has them.
+type Deltas<'py> = (String, PyReadonlyArray1<'py, f64>);
+
 /// A column as Python sees it: key, dtype name, shape of one frame's value.
 type PyField = (String, String, Vec<usize>);
 
@@ -69,7 +72,7 @@ impl Buffer {
         data_spec: Option<Vec<PyField>>,
         buffer_capacity: Option<usize>,
         fps: Option<f64>,
-        deltas: Vec<(String, Vec<f64>)>,
+        deltas: Vec<Deltas<'_>>,
         preallocate: bool,
         read_only: bool,
         fsync: bool,
@@ -80,7 +83,7 @@ impl Buffer {
             fields,
             capacity: buffer_capacity,
             fps,
-            deltas,
+            deltas: owned(&deltas)?,
             preallocate,
             mode: if read_only { Mode::Read } else { Mode::Append },
             durability: match fsync {
@@ -309,13 +312,15 @@ impl Windows {
     fn new(
         py: Python<'_>,
         buffer: &Buffer,
-        deltas: Vec<(String, Vec<f64>)>,
+        deltas: Vec<Deltas<'_>>,
         tolerance_s: f64,
     ) -> PyResult<Self> {
         let manifest = buffer.inner.manifest();
         let inner = match deltas.is_empty() {
             true => window::Windows::default(),
-            false => window::Windows::new(&manifest.spec, manifest.fps, deltas, tolerance_s)?,
+            false => {
+                window::Windows::new(&manifest.spec, manifest.fps, &owned(&deltas)?, tolerance_s)?
+            }
         };
         let columns = manifest.spec.columns().iter().enumerate();
         let mut arrays: Vec<BatchArray> = columns
@@ -437,6 +442,14 @@ fn fields(fields: Vec<PyField>) -> Result<BTreeMap<String, Field>> {
         )),
     };
     fields.into_iter().map(field).collect()
+}
+
+fn owned(deltas: &[Deltas<'_>]) -> Result<Vec<(String, Vec<f64>)>> {
+    let owned = |(key, values): &Deltas<'_>| {
+        let values = collected(values.as_array().iter().copied(), "deltas")?;
+        Ok((key.clone(), values))
+    };
+    deltas.iter().map(owned).collect()
 }
 
 /// The number of frames that all arrays have.
