@@ -10,18 +10,24 @@ from fastbuffer.errors import BufferLockedError, TimestampToleranceError
 
 if TYPE_CHECKING:
     from fastbuffer.online_buffer import OnlineBuffer
+    from fastbuffer.synthetic.dataset import create_replay_buffer_from_synthetic
+    from fastbuffer.synthetic.schema import SyntheticSchema
     from fastbuffer.weights import compute_sampler_weights
 
 __all__ = [
     "BufferLockedError",
     "OnlineBuffer",
+    "SyntheticSchema",
     "TimestampToleranceError",
     "compute_sampler_weights",
+    "create_replay_buffer_from_synthetic",
 ]
 
 _HOMES = {
     "OnlineBuffer": "fastbuffer.online_buffer",
+    "SyntheticSchema": "fastbuffer.synthetic.schema",
     "compute_sampler_weights": "fastbuffer.weights",
+    "create_replay_buffer_from_synthetic": "fastbuffer.synthetic.dataset",
 }
 
 

@@ -1,0 +1,191 @@
+"""Making a synthetic dataset: complete, or not at all.
+
+Positions are drawn first, into a file, since only then the order of the episodes is known. Then one
+episode after the other is drawn as images and handed to the writers of the arrays, so the memory
+that is needed does not grow with the number of episodes.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from fastbuffer import _arguments
+from fastbuffer._arguments import describe, refused
+from fastbuffer._progress import progress
+from fastbuffer._staging import put_in_place, staging
+from fastbuffer._zarr import (
+    DATA,
+    ArrayWriter,
+    Layout,
+    WriteBehind,
+    check_replaceable,
+    fast_codecs,
+    write_episode_ends,
+)
+from fastbuffer.synthetic.episodes import actions_of, draw, mode_counts, shuffled
+from fastbuffer.synthetic.plot import TrajectoryPicture
+from fastbuffer.synthetic.render import Renderer
+from fastbuffer.synthetic.schema import (
+    ACTION_KEY,
+    CONTEXT_KEY,
+    IMAGE_CHUNK,
+    IMAGE_KEY,
+    KEYS,
+    MODE_KEY,
+    POSITION_KEY,
+    SyntheticSchema,
+    check,
+    task_of,
+)
+from fastbuffer.synthetic.tasks import Positions, Task
+
+Array = NDArray[Any]
+
+
+def create_replay_buffer_from_synthetic(
+    schema: SyntheticSchema, image_frames_per_shard: int | None = 256
+) -> None:
+    """Make the dataset that `schema` describes, as a Zarr v3 store in a directory.
+
+    The store has `data/<key>` for each array of the schema, with all frames of all episodes, and
+    `meta/episode_ends` (int64): for each episode, how many frames there are up to its end. Beside
+    it `<stem>_trajectories.png` shows all trajectories. What was there before is replaced when both
+    are complete, and left as it was if this fails.
+
+    Args:
+        schema: A `SyntheticSchema`, or an object with its attributes and `get_zarr_array_specs`.
+        image_frames_per_shard: Frames per shard of the images, a multiple of the frames per chunk
+            (16). None for chunks without shards.
+
+    Raises:
+        ValueError: A value of the schema, or `image_frames_per_shard`, is not allowed.
+        TypeError: One has the wrong type.
+        RuntimeError: The noise leads every draw of an episode into an obstacle.
+        FileExistsError: Something else than a Zarr store is at `zarr_path`.
+        BufferLockedError: Another process is making a dataset there.
+        OSError: The dataset cannot be written.
+        ImportError: OpenCV or matplotlib is not installed.
+    """
+    check(schema)
+    task = task_of(schema)
+    layouts = _layouts(schema, task, image_frames_per_shard)
+    target = Path(os.path.realpath(_arguments.path(schema.zarr_path, "zarr_path")))
+    check_replaceable(target, "zarr_path")
+    with staging(target) as directory:
+        store, picture = directory / "store", directory / "trajectories.png"
+        _make(schema, task, layouts, store, picture)
+        put_in_place(store, target)
+        put_in_place(picture, target.with_name(f"{target.stem}_trajectories.png"))
+
+
+def _layouts(schema: SyntheticSchema, task: Task, image_frames_per_shard: Any) -> dict[str, Layout]:
+    """How to store each array that the schema wants.
+
+    Raises:
+        ValueError: The schema wants something else than there is, or the shards do not fit.
+        TypeError: `image_frames_per_shard` is no int.
+    """
+    size = schema.image_size
+    made: dict[str, tuple[tuple[int, ...], str]] = {
+        IMAGE_KEY: ((size, size, 3), "uint8"),
+        POSITION_KEY: ((2,), "float32"),
+        ACTION_KEY: ((2,), "float32"),
+        CONTEXT_KEY: ((task.num_modes,), "float32"),
+        MODE_KEY: ((1,), "uint8"),
+    }
+    specs: Mapping[str, Any] = schema.get_zarr_array_specs()
+    layouts = {}
+    for key, spec in specs.items():
+        if key not in made:
+            raise ValueError(refused("get_zarr_array_specs()", f"keys of {KEYS}", describe(key)))
+        shape, dtype = made[key]
+        if tuple(spec["shape"][1:]) != shape or np.dtype(spec["dtype"]) != dtype:
+            got = f"{spec['shape']} of {spec['dtype']}"
+            raise ValueError(
+                refused(f"get_zarr_array_specs()[{key!r}]", f"{shape} of {dtype}", got)
+            )
+        chunk = int(spec["chunks"][0])
+        layouts[key] = Layout(shape, dtype, chunk, None, bool(spec["needs_compressor"]))
+    images = layouts.get(IMAGE_KEY)
+    shard = _checked_shard(image_frames_per_shard, images.chunk if images else IMAGE_CHUNK)
+    if images:
+        layouts[IMAGE_KEY] = images._replace(shard=shard)
+    return layouts
+
+
+def _checked_shard(value: Any, chunk: int) -> int | None:
+    name = "image_frames_per_shard"
+    if value is None:
+        return None
+    shard = _arguments.integer(value, name, at_least=-(2**63))
+    if shard < 1 or shard % chunk:
+        raise ValueError(refused(name, f"a positive multiple of {chunk}, the chunk length", shard))
+    return shard
+
+
+def _make(
+    schema: SyntheticSchema, task: Task, layouts: dict[str, Layout], store: Path, picture: Path
+) -> None:
+    num_episodes, length = schema.num_episodes, schema.trajectory_length
+    renderer = Renderer(task, schema.image_size) if IMAGE_KEY in layouts else None
+    trajectories = TrajectoryPicture(task, num_episodes)
+    with fast_codecs(), WriteBehind() as behind:
+        root = zarr.create_group(store, zarr_format=3)
+        data = root.create_group(DATA)
+        frames = num_episodes * length
+        writers = {
+            key: ArrayWriter(data, key, frames, layout, behind) for key, layout in layouts.items()
+        }
+        with progress(num_episodes, "synthetic episodes", " episodes") as bar:
+            for mode, positions in _written_order(schema, task, store.with_name("positions")):
+                for key, writer in writers.items():
+                    writer.append(_values(key, task, renderer, mode, positions))
+                trajectories.add(mode, positions)
+                bar.update(1)
+        for writer in writers.values():
+            writer.finish()
+        write_episode_ends(root, np.arange(1, num_episodes + 1) * length)
+    trajectories.save(picture)
+
+
+def _written_order(
+    schema: SyntheticSchema, task: Task, drawn: Path
+) -> Iterator[tuple[int, Positions]]:
+    """The mode and the positions of each episode, in the order in which they are written."""
+    counts = mode_counts(schema.num_episodes, task.num_modes, schema.mode_weights)
+    rng = np.random.default_rng(schema.seed)
+    with drawn.open("xb") as file:
+        for positions in draw(task, counts, schema.noise_std, rng):
+            file.write(positions.tobytes())
+    last_of_mode = np.cumsum(counts)
+    shape = (schema.trajectory_length, 2)
+    size = np.dtype(np.float32).itemsize * schema.trajectory_length * 2
+    with drawn.open("rb") as file:
+        for episode in shuffled(schema.num_episodes, rng):
+            file.seek(int(episode) * size)
+            positions = np.frombuffer(file.read(size), np.float32).reshape(shape)
+            yield int(np.searchsorted(last_of_mode, episode, side="right")), positions
+
+
+def _values(
+    key: str, task: Task, renderer: Renderer | None, mode: int, positions: Positions
+) -> Array:
+    """What one array holds of one episode."""
+    length = len(positions)
+    if key == POSITION_KEY:
+        return positions
+    if key == ACTION_KEY:
+        return actions_of(positions)
+    if key == MODE_KEY:
+        return np.full((length, 1), mode, np.uint8)
+    if key == CONTEXT_KEY:
+        context = np.zeros((length, task.num_modes), np.float32)
+        context[:, mode] = task.shows_mode
+        return context
+    assert renderer is not None, "images are only wanted with a renderer"
+    return renderer.draw(positions, mode)
