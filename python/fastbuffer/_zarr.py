@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec
 
+from fastbuffer import _arguments
 from fastbuffer._arguments import refused
 
 DATA = "data"
@@ -37,6 +39,30 @@ class Layout(NamedTuple):
     chunk: int
     shard: int | None
     is_compressed: bool = True
+
+
+class ArrayReader:
+    """Reads rows of one array, whose ranges only move on: each chunk is read once."""
+
+    def __init__(self, array: Any) -> None:
+        """Begin at the first frame."""
+        self.row_bytes = int(np.prod(array.shape[1:])) * array.dtype.itemsize
+        self._array = array
+        self._rows = _rows_at_once((array.shards or array.chunks)[0], self.row_bytes)
+        self._start = 0
+        self._block: NDArray[Any] = array[:0]
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """The rows from `start`, not before any given so far, to `stop`."""
+        out = np.empty((stop - start, *self._array.shape[1:]), self._array.dtype)
+        while start < stop:
+            if start >= self._start + len(self._block):
+                self._start = start - start % self._rows
+                self._block = self._array[self._start : self._start + self._rows]
+            part = self._block[start - self._start :][: stop - start]
+            out[len(out) - (stop - start) :][: len(part)] = part
+            start += len(part)
+        return out
 
 
 class WriteBehind:
@@ -93,7 +119,8 @@ class ArrayWriter:
             compressors=[compressor()] if layout.is_compressed else None,
         )
         self._behind = behind
-        self._rows = layout.shard or _rows_per_write(layout)
+        row_bytes = int(np.prod(inner)) * np.dtype(layout.dtype).itemsize
+        self._rows = layout.shard or _rows_at_once(layout.chunk, row_bytes)
         self._block = np.empty((min(self._rows, length), *inner), layout.dtype)
         self._filled = 0
         self._written = 0
@@ -135,6 +162,15 @@ def fast_codecs() -> Iterator[None]:
         yield
 
 
+def with_fast_codecs(array: Any) -> Any:
+    """The same array, read with the faster codecs if these can do it."""
+    if not isinstance(array.store, zarr.storage.LocalStore):
+        return array
+    with fast_codecs(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*unsupported by ZarrsCodecPipeline")
+        return zarr.open_array(array.store_path, mode="r")
+
+
 def write_episode_ends(root: zarr.Group, ends: NDArray[np.int64]) -> None:
     """Write how many frames there are up to the end of each episode."""
     array = root.create_array(
@@ -160,6 +196,22 @@ def check_replaceable(target: Path, name: str) -> None:
     raise FileExistsError(refused(name, "nothing, or a Zarr store to replace", target))
 
 
+def checked_shard(value: object, chunk: int) -> int | None:
+    """`image_frames_per_shard` for images of so many frames per chunk.
+
+    Raises:
+        ValueError: It is no positive multiple of that.
+        TypeError: It is no int.
+    """
+    name = "image_frames_per_shard"
+    if value is None:
+        return None
+    shard = _arguments.integer(value, name, at_least=-(2**63))
+    if shard < 1 or shard % chunk:
+        raise ValueError(refused(name, f"a positive multiple of {chunk}, the chunk length", shard))
+    return shard
+
+
 def _write(array: Any, start: int, rows: NDArray[Any]) -> None:
     try:
         array[start : start + len(rows)] = rows
@@ -171,6 +223,6 @@ def _write(array: Any, start: int, rows: NDArray[Any]) -> None:
         raise OSError(int(number[1]), os.strerror(int(number[1])), path) from error
 
 
-def _rows_per_write(layout: Layout) -> int:
-    chunk_bytes = layout.chunk * int(np.prod(layout.shape)) * np.dtype(layout.dtype).itemsize
-    return layout.chunk * max(1, int(BYTES_PER_WRITE // max(1, chunk_bytes)))
+def _rows_at_once(unit: int, row_bytes: int) -> int:
+    """How many rows to read or write together: several units, a shard or chunk each, or one."""
+    return unit * max(1, BYTES_PER_WRITE // max(1, unit * row_bytes))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fastbuffer import _arguments
 from fastbuffer._arguments import DataSpec, DeltaTimestamps, refused
 from fastbuffer._batches import EmptyBatch, arrays_of, in_worker, shared_batch, split
+from fastbuffer._chunks import IMAGE_CHUNK
 from fastbuffer._core import (
     Buffer,
     Windows,
@@ -29,6 +30,7 @@ from fastbuffer.verification import Finding, verify
 if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader, Dataset
+    from typing_extensions import Self
 
     from fastbuffer._batches import Batch, Item, Value
 
@@ -460,6 +462,95 @@ class OnlineBuffer(_Base):
             OSError: The disk refuses.
         """
         self._core.flush()
+
+    @classmethod
+    def from_zarr(
+        cls,
+        zarr_path: str | os.PathLike[str],
+        write_dir: str | os.PathLike[str],
+        *,
+        fps: float | None,
+        keys: Sequence[str] | None = None,
+        buffer_capacity: int | None = None,
+        delta_timestamps: DeltaTimestamps | None = None,
+    ) -> "Self":
+        """Make a buffer of a Zarr store with the arrays `data/*` and `meta/episode_ends`.
+
+        Frames get the timestamps of an array `data/timestamp`, or those that follow from `fps`, and
+        likewise their `frame_index`. Arrays `index` and `episode_index` are left out: the buffer
+        counts by itself. Frames past the last episode's end are left out, too. The store is read
+        once, chunk by chunk; the buffer is there once it is complete.
+
+        Args:
+            zarr_path: The store: a directory or a zip file, of format 2 or 3.
+            write_dir: The buffer's directory, new or empty.
+            fps: Frames per second. None for a store with timestamps and a buffer without windows.
+            keys: The arrays to take, by their paths below `data`. None for all.
+            buffer_capacity: The number of frames that the buffer holds. None for as many as there
+                are. Of more frames than that the newest stay.
+            delta_timestamps: See `set_delta_timestamps`.
+
+        Returns:
+            The buffer, opened.
+
+        Raises:
+            FileNotFoundError: There is no store.
+            FileExistsError: `write_dir` has something in it.
+            ValueError: The store has another layout, an array is too short or of a dtype that
+                buffers do not have, or another argument is not allowed.
+            TypeError: An argument has the wrong type.
+            OSError: Something cannot be read or written.
+        """
+        from fastbuffer.io.zarr import buffer_from_zarr
+
+        return buffer_from_zarr(
+            cls,
+            zarr_path,
+            write_dir,
+            fps=fps,
+            keys=keys,
+            buffer_capacity=buffer_capacity,
+            delta_timestamps=delta_timestamps,
+        )
+
+    def to_zarr(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        image_frames_per_shard: int | None = 256,
+        image_chunk: int = IMAGE_CHUNK,
+        partial: Literal["keep", "drop"] = "keep",
+    ) -> None:
+        """Write the live episodes, in the order in which they were added, as a Zarr v3 store.
+
+        The store has `data/<key>` for each key but `index` and `episode_index`, which follow from
+        `meta/episode_ends`, and can be read by `from_zarr` and by trainers in the style of
+        Diffusion Policy. A store that is there is replaced once the new one is complete.
+
+        Args:
+            path: The store's directory.
+            image_frames_per_shard: Frames per shard of values with two dimensions or more, a
+                multiple of `image_chunk`. None for chunks without shards.
+            image_chunk: Frames per chunk of these. Other values have 256.
+            partial: What becomes of an oldest episode that has lost frames, which shows in a first
+                `frame_index` that is not 0: "keep" or "drop" it.
+
+        Raises:
+            ValueError: An argument is not allowed, or a key cannot be a name in a store.
+            TypeError: An argument has the wrong type.
+            FileExistsError: Something else than a Zarr store is there.
+            RuntimeError: The buffer was changed meanwhile.
+            OSError: The store cannot be written.
+        """
+        from fastbuffer.io.zarr import buffer_to_zarr
+
+        buffer_to_zarr(
+            self,
+            path,
+            image_frames_per_shard=image_frames_per_shard,
+            image_chunk=image_chunk,
+            partial=partial,
+        )
 
     def verify(self) -> list[Finding]:
         """Check the buffer's files against each other, as `fastbuffer verify` does.

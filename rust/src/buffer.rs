@@ -262,9 +262,11 @@ impl Buffer {
         let episodes = self.episodes()?;
         let live = episodes.live();
         let lengths = episodes.iter().map(|episode| episode.frames.len());
+        let oldest = Seq((live.first.0 + 1).min(live.end.0));
+        let positions = self.ring.by_slot(live).positions(live.first, oldest);
         Ok(LiveEpisodes {
             first: live.first,
-            position: self.ring.by_slot(live).positions(live.first, live.end)[0].start,
+            position: positions.into_iter().flatten().next().unwrap_or(0),
             lengths: collected(lengths, "the lengths of episodes")?,
         })
     }

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fastbuffer import _arguments
 from fastbuffer._arguments import describe, refused
+from fastbuffer._chunks import IMAGE_CHUNK
 from fastbuffer._progress import progress
 from fastbuffer._staging import put_in_place, staging
 from fastbuffer._zarr import (
@@ -24,6 +25,7 @@ from fastbuffer._zarr import (
     Layout,
     WriteBehind,
     check_replaceable,
+    checked_shard,
     fast_codecs,
     write_episode_ends,
 )
@@ -33,7 +35,6 @@ from fastbuffer.synthetic.render import Renderer
 from fastbuffer.synthetic.schema import (
     ACTION_KEY,
     CONTEXT_KEY,
-    IMAGE_CHUNK,
     IMAGE_KEY,
     KEYS,
     MODE_KEY,
@@ -112,20 +113,10 @@ def _layouts(schema: SyntheticSchema, task: Task, image_frames_per_shard: Any) -
         chunk = int(spec["chunks"][0])
         layouts[key] = Layout(shape, dtype, chunk, None, bool(spec["needs_compressor"]))
     images = layouts.get(IMAGE_KEY)
-    shard = _checked_shard(image_frames_per_shard, images.chunk if images else IMAGE_CHUNK)
+    shard = checked_shard(image_frames_per_shard, images.chunk if images else IMAGE_CHUNK)
     if images:
         layouts[IMAGE_KEY] = images._replace(shard=shard)
     return layouts
-
-
-def _checked_shard(value: Any, chunk: int) -> int | None:
-    name = "image_frames_per_shard"
-    if value is None:
-        return None
-    shard = _arguments.integer(value, name, at_least=-(2**63))
-    if shard < 1 or shard % chunk:
-        raise ValueError(refused(name, f"a positive multiple of {chunk}, the chunk length", shard))
-    return shard
 
 
 def _make(

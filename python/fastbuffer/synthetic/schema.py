@@ -9,6 +9,7 @@ import numpy as np
 
 from fastbuffer import _arguments
 from fastbuffer._arguments import describe, refused
+from fastbuffer._chunks import IMAGE_CHUNK, NUMERIC_CHUNK
 from fastbuffer.synthetic.tasks import TASKS, Parameters, Task
 
 IMAGE_KEY = "agentview_rgb"
@@ -18,8 +19,6 @@ CONTEXT_KEY = "synthetic_context"
 MODE_KEY = "synthetic_mode_id"
 KEYS = (IMAGE_KEY, POSITION_KEY, ACTION_KEY, CONTEXT_KEY, MODE_KEY)
 
-IMAGE_CHUNK = 16
-NUMERIC_CHUNK = 256
 SMALLEST_IMAGE = 8
 MOST_MODES = 256  # what an uint8 can number
 

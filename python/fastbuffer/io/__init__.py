@@ -1,0 +1,1 @@
+"""Buffers from other formats, and into them."""
