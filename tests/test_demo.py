@@ -1,4 +1,4 @@
-"""The `fastbuffer` command: what its demo prints and leaves behind, and what it says is missing."""
+"""The `fastbuffer` command: what `demo` prints and leaves, `synth`, and what is missing."""
 
 import itertools
 import os
@@ -12,8 +12,8 @@ import pytest
 from fastbuffer import OnlineBuffer
 from fastbuffer.__main__ import main
 
-EPISODES = 3
-PACKAGES = ("torch", "tqdm", "gymnasium", "pygame")
+EPISODES = 40
+PACKAGES = ("torch", "tqdm", "cv2", "matplotlib")
 TINY = ["demo", "--episodes", str(EPISODES), "--seconds", "0.2", "--seed", "1"]
 
 
@@ -42,20 +42,18 @@ def invoke():
 def finished(demo, invoke, tmp_path_factory):
     """A run of the demo: its directory and what it printed."""
     directory = tmp_path_factory.mktemp("demo") / "new"
-    result = invoke(*TINY, "--dir", directory)
+    picture = directory.with_name("picture.png")
+    result = invoke(*TINY, "--dir", directory, "--picture", picture)
     assert result.exit_code == 0, result.output
     return directory, result.stdout
 
 
 def test_it_prints_what_it_stored(finished):
     directory, printed = finished
-    for name, key, dtype in [
-        ("state", "observation.state", "float32"),
-        ("pixels", "observation.image", "uint8"),
-    ]:
-        with OnlineBuffer(directory / name) as buffer:
-            size = sum(file.stat().st_size for file in (directory / name).iterdir())
-            assert f"{EPISODES} episodes, {len(buffer):,} frames, {size:,} bytes" in printed
+    with OnlineBuffer(directory / "buffer") as buffer:
+        size = sum(file.stat().st_size for file in (directory / "buffer").iterdir())
+        assert f"{EPISODES} episodes, {len(buffer):,} frames, {size:,} bytes" in printed
+        for key, dtype in [("agentview_rgb", "uint8"), ("synthetic_position", "float32")]:
             shape = tuple(buffer.get_data_by_key(key).shape)
             assert re.search(rf"^ +{key} +{dtype} +{re.escape(str(shape))}$", printed, re.M)
 
@@ -63,47 +61,41 @@ def test_it_prints_what_it_stored(finished):
 @pytest.mark.parametrize(
     "line",
     [
-        "observation.state float32 (256, 2, 3)",
-        "observation.state_is_pad bool (256, 2)",
-        "action float32 (256, 8, 1)",
-        "observation.image uint8 (64, 2, 96, 96, 3)",
-        "observation.image_is_pad bool (64, 2)",
-        "action int64 (64, 8)",
-        "action_is_pad bool (64, 8)",
+        "synthetic_position float32 (256, 2, 2)",
+        "synthetic_position_is_pad bool (256, 2)",
+        "synthetic_position_action float32 (256, 8, 2)",
+        "synthetic_position_action_is_pad bool (256, 8)",
+        "agentview_rgb uint8 (256, 2, 64, 64, 3)",
     ],
 )
 def test_it_prints_the_shapes_of_a_batch(finished, line):
     assert line in [" ".join(printed.split()) for printed in finished[1].splitlines()]
 
 
-@pytest.mark.parametrize("what", ["insert", r"DataLoader\(buffer\)", r"buffer\.loader\(\)"])
-def test_it_prints_rates_for_both_buffers(finished, what):
-    rates = re.findall(rf"{what}.*: +([\d,]+) frames/s$", finished[1], re.M)
-    assert len(rates) == 2
-    assert all(int(rate.replace(",", "")) > 0 for rate in rates)
+@pytest.mark.parametrize(
+    "what",
+    ["dataset", "buffer", r"  sampling, DataLoader\(buffer\)", r"  sampling, buffer\.loader\(\)"],
+)
+def test_it_prints_rates(finished, what):
+    (rate,) = re.findall(rf"^{what}.*: +([\d,]+) frames/s$", finished[1], re.M)
+    assert int(rate.replace(",", "")) > 0
 
 
-def test_it_prints_the_imitation_error_before_and_after(finished):
-    assert re.search(r"squared error on unseen episodes: \d\S* before, \d\S* after", finished[1])
-    assert re.search(r"cross-entropy on unseen episodes: \d\S* before, \d\S* after", finished[1])
+def test_it_prints_how_well_the_policy_does(finished):
+    assert re.search(r"squared error on unseen episodes.*: \d\S* before, \d\S* after", finished[1])
+    for name in ("lower", "upper"):
+        line = rf"distance from the {name} circle: expert 0\.0\d+, policy \d\.\d+$"
+        assert re.search(line, finished[1], re.M)
 
 
-def test_the_buffers_hold_whole_episodes(finished):
-    directory, _ = finished
-    for name in ("state", "pixels"):
-        with OnlineBuffer(directory / name, output="numpy") as buffer:
-            assert buffer.num_episodes == EPISODES
-            starts = buffer.get_data_by_key("frame_index") == 0
-            done = buffer.get_data_by_key("next.done")
-            np.testing.assert_array_equal(starts, np.roll(done, 1))
+def test_the_picture_shows_both_circles_twice(demo, finished):
+    from matplotlib.image import imread
 
-
-def test_rendered_frames_show_something_and_move(finished):
-    with OnlineBuffer(finished[0] / "pixels", output="numpy") as buffer:
-        images = buffer.get_data_by_key("observation.image")
-    assert images[0].min() < 50
-    assert images[0].max() == 255
-    assert not np.array_equal(images[0], images[5])
+    picture = imread(finished[0].with_name("picture.png"))[..., :3]
+    width = picture.shape[1] // 2
+    for color in demo.mode_colors(2):
+        near = abs(picture - np.array(color)[:3]).max(-1) < 0.1
+        assert near[:, :width].sum() > 100
 
 
 def test_a_directory_in_use_is_refused_and_left_alone(demo, invoke, tmp_path):
@@ -116,7 +108,7 @@ def test_a_directory_in_use_is_refused_and_left_alone(demo, invoke, tmp_path):
 
 @pytest.mark.parametrize(
     "option",
-    ["--episodes=1", "--episodes=x", "--seconds=0", "--seconds=-1", "--seconds=nan", "--seed=-1"],
+    ["--episodes=3", "--episodes=x", "--seconds=0", "--seconds=-1", "--seconds=nan", "--seed=-1"],
 )
 def test_unusable_options_are_refused(invoke, option):
     assert invoke("demo", option).exit_code == 2
@@ -132,71 +124,105 @@ def test_a_temporary_directory_is_removed_and_only_progress_is_on_stderr(demo, t
         text=True,
         check=True,
     )
-    assert f"Pendulum-v1 in {tmp_path}" in result.stdout
-    assert not list(tmp_path.glob("fastbuffer-demo-*"))
-    assert "pygame" not in result.stdout
-    progress_only = re.sub(
-        r"[^\r\n]*(recording|fitting) (Pendulum|CartPole)-v1[^\r\n]*", "", result.stderr
-    )
+    assert f"dataset {tmp_path}" in result.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["fastbuffer-demo.png"]
+    progress_only = re.sub(r"[^\r\n]*  fitting[^\r\n]*", "", result.stderr)
     assert progress_only.strip() == ""
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_pendulum_expert_swings_up_and_holds(demo, seed):
-    with demo.open_environment(demo.pendulum_task()) as environment:
-        observation, _ = environment.reset(seed=seed)
-        for _ in range(199):
-            observation, *_ = environment.step(demo.pendulum_expert(observation))
-    assert observation[0] > 0.99
+@pytest.fixture(scope="module")
+def buffer(demo, tmp_path_factory):
+    """The buffer of a dataset."""
+    directory = tmp_path_factory.mktemp("data")
+    schema = demo.SyntheticSchema(
+        directory / "s.zarr", "conditional_circle", num_episodes=100, image_size=16
+    )
+    demo.create_replay_buffer_from_synthetic(schema)
+    return OnlineBuffer.from_zarr(
+        *(schema.zarr_path, directory / "b"), fps=10, delta_timestamps=demo.DELTA_TIMESTAMPS
+    )
 
 
-def test_the_cartpole_expert_does_not_fall(demo):
-    with demo.open_environment(demo.cartpole_task()) as environment:
-        observation, _ = environment.reset(seed=0)
-        action = None
-        for _ in range(99):
-            action = demo.cartpole_expert(observation, action)
-            observation, _, terminated, _, _ = environment.step(action)
-            assert not terminated
+def test_a_policy_that_is_fitted_goes_around_the_circles(demo, buffer, torch, monkeypatch):
+    known, unseen = demo.split_episodes(buffer)
+    assert sorted(known + unseen) == list(range(len(buffer)))
+    loaders = [demo.batch_loader(buffer, positions) for positions in (known, unseen)]
+    clock = itertools.count(0, 0.01)  # 600 steps, however long they take
+    monkeypatch.setattr(demo.time, "perf_counter", clock.__next__)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        policy = demo.Policy(0.02)
+        result = demo.fit(policy, *loaders, seconds=6)
+    assert result.loss_after < 0.6 * result.loss_before
+    task = demo.task_of(demo.SyntheticSchema("x", "conditional_circle"))
+    for mode, paths in enumerate(demo.expert_paths(buffer)):
+        followed = demo.follow(policy, paths[:, 0], mode, 60)
+        assert followed.shape == paths.shape
+        assert demo.distance_to(task, mode, followed) < 0.03
+        far_side = [0.5, 0.1 if mode == 0 else 0.9]
+        assert (np.linalg.norm(followed - far_side, axis=-1).min(axis=1) < 0.1).all()
 
 
-def test_fitting_lowers_the_error_on_unseen_episodes(demo, tmp_path, torch, monkeypatch):
-    task = demo.pendulum_task()
-    demo.store(task, tmp_path, episodes=10, seed=0)
-    with OnlineBuffer(tmp_path, delta_timestamps=task.delta_timestamps) as buffer:
-        known, unseen = demo.split_episodes(buffer)
-        assert sorted(known + unseen) == list(range(len(buffer)))
-        loaders = [demo.batch_loader(buffer, positions, 256) for positions in (known, unseen)]
-        clock = itertools.count(0, 0.01)  # 200 steps, however long they take
-        monkeypatch.setattr(demo.time, "perf_counter", clock.__next__)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            result = demo.fit(task, task.build_policy(), *loaders, seconds=2)
-    assert result.loss_after < 0.9 * result.loss_before
+def test_padded_steps_do_not_count(demo, torch):
+    class Still:
+        step_size = 1.0
 
+        def __call__(self, positions, context):
+            return torch.zeros(1, 2, 2)
 
-def test_padded_actions_do_not_count(demo, torch):
-    task = demo.pendulum_task()
     batch = {
-        "observation.state": torch.zeros(1, 2, 3),
-        "action": torch.tensor([[[1.0], [100.0]]]),
-        "action_is_pad": torch.tensor([[False, True]]),
+        "synthetic_position": torch.zeros(1, 2, 2),
+        "synthetic_context": torch.zeros(1, 2),
+        "synthetic_position_action": torch.tensor([[[1.0, 1.0], [100.0, 100.0]]]),
+        "synthetic_position_action_is_pad": torch.tensor([[False, True]]),
     }
-    loss = demo.masked_loss(task, lambda _: torch.zeros(1, 2, 1), batch)
-    assert loss.item() == 1.0
+    assert demo.masked_loss(Still(), batch).item() == 1.0
 
 
-@pytest.mark.parametrize("before", [None, "x11"])
-def test_the_video_driver_is_only_changed_meanwhile(demo, monkeypatch, before):
-    if before is None:
-        monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
-    else:
-        monkeypatch.setenv("SDL_VIDEODRIVER", before)
-    with demo.open_environment(demo.cartpole_task()) as environment:
-        environment.reset(seed=0)
-        assert environment.render().shape == (400, 600, 3)
-        assert os.environ["SDL_VIDEODRIVER"] == "dummy"
-    assert os.environ.get("SDL_VIDEODRIVER") == before
+def test_synth_makes_the_dataset_that_is_asked_for(invoke, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    for package in ("cv2", "matplotlib"):
+        pytest.importorskip(package)
+    options = ["--episodes=6", "--image-size=16", "--length=7", "--seed=3", "--noise=0.001"]
+    options += ["--modes=4", "--styles=2", *["--weight=1"] * 7, "--weight=5", "--shard=0"]
+    result = invoke("synth", "corridor_navigation", tmp_path / "s.zarr", *options)
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == [
+        f"{tmp_path}/s.zarr: 6 episodes of 7 frames",
+        f"{tmp_path}/s_trajectories.png",
+    ]
+    data = zarr.open_group(tmp_path / "s.zarr", mode="r")["data"]
+    assert data["agentview_rgb"].shape == (42, 16, 16, 3)
+    assert data["agentview_rgb"].shards is None
+    assert data["synthetic_context"].shape == (42, 8)
+    modes = data["synthetic_mode_id"][::7, 0]
+    assert np.bincount(modes, minlength=8).tolist() == [1, 1, 1, 1, 0, 0, 0, 2]
+    options = [*options[:3], "--key=synthetic_position"]
+    result = invoke("synth", "circle", tmp_path / "s.zarr", *options)
+    assert result.exit_code == 0, result.output
+    assert list(zarr.open_group(tmp_path / "s.zarr", mode="r")["data"].array_keys()) == [
+        "synthetic_position"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["square"], 2, "circle"),
+        (["circle", "--episodes=0"], 1, "Error: num_episodes: expected at least 1"),
+        (["corridor_navigation", "--modes=3"], 1, "Error: num_modes: expected an even"),
+        (["circle", "--weight=1"], 1, "Error: mode_weights: expected 2 numbers"),
+        (["circle", "--key=x"], 1, "Error: keys: expected some of"),
+        (["circle", "--shard=8"], 1, "Error: image_frames_per_shard: expected a positive multiple"),
+        (["circle", "--noise=nan"], 1, "Error: noise_std: expected at least 0"),
+    ],
+)
+def test_synth_refuses_in_one_line(invoke, tmp_path, options, code, said):
+    result = invoke("synth", options[0], tmp_path / "s.zarr", *options[1:])
+    assert result.exit_code == code
+    assert said in result.output
+    assert code == 2 or len(result.output.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("missing", PACKAGES)

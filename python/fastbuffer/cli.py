@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from fastbuffer.synthetic.tasks import TASKS
+
 
 def _a_number(_: click.Context, option: click.Parameter, value: float) -> float:
     if math.isnan(value):  # which is in every range
@@ -24,24 +26,32 @@ def cli() -> None:
     "directory",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the buffers in DIR, new or empty.  [default: a temporary directory]",
+    help="Keep dataset and buffer in DIR, new or empty.  [default: a temporary directory]",
+)
+@click.option(
+    "--picture",
+    metavar="PNG",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("fastbuffer-demo.png"),
+    show_default=True,
+    help="Where the picture goes.",
 )
 @click.option(
     "--seconds",
     metavar="S",
     type=click.FloatRange(min=0, min_open=True, max=3600),
     callback=_a_number,
-    default=4.0,
+    default=8.0,
     show_default=True,
-    help="Seconds of fitting per policy.",
+    help="Seconds of fitting.",
 )
 @click.option(
     "--episodes",
     metavar="N",
-    type=click.IntRange(min=2),
-    default=20,
+    type=click.IntRange(min=4),
+    default=500,
     show_default=True,
-    help="Episodes to record per environment.",
+    help="Episodes of the dataset.",
 )
 @click.option(
     "--seed",
@@ -49,13 +59,13 @@ def cli() -> None:
     type=click.IntRange(min=0, max=2**32 - 1),
     default=0,
     show_default=True,
-    help="Seed of the environments, the sampling and the policies.",
+    help="Seed of the dataset, the sampling and the policy.",
 )
-def demo(directory: Path | None, seconds: float, episodes: int, seed: int) -> None:
-    """Record rollouts, reopen the buffers and clone the experts' behaviour.
+def demo(directory: Path | None, picture: Path, seconds: float, episodes: int, seed: int) -> None:
+    """Make a synthetic dataset, read it through a buffer and clone its expert.
 
-    Pendulum-v1 is stored as states, CartPole-v1 as 96x96 RGB frames. What is stored, the shapes
-    of the batches and the speed of inserting and sampling are printed.
+    An agent goes around one of two circles. What is stored, the shapes of the batches, the speed of
+    sampling and the policy's error are printed; a picture shows the paths of expert and policy.
     """
     try:
         from fastbuffer.demo import run
@@ -63,7 +73,80 @@ def demo(directory: Path | None, seconds: float, episodes: int, seed: int) -> No
         raise click.ClickException(str(error)) from error
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise click.BadParameter(f"{directory} is not empty", param_hint="--dir")
-    run(directory, seconds=seconds, episodes=episodes, seed=seed)
+    run(directory, picture, seconds=seconds, episodes=episodes, seed=seed)
+
+
+@cli.command()
+@click.argument("task", type=click.Choice(list(TASKS)))
+@click.argument("out", metavar="OUT.zarr", type=click.Path(path_type=Path))
+@click.option("--episodes", metavar="N", default=1000, show_default=True, help="Episodes.")
+@click.option("--seed", metavar="K", default=42, show_default=True, help="Seed.")
+@click.option(
+    "--image-size", metavar="PIXELS", default=64, show_default=True, help="Height and width."
+)
+@click.option(
+    "--modes", metavar="N", default=2, show_default=True, help="Directions of radial, or gaps."
+)
+@click.option("--styles", metavar="N", default=1, show_default=True, help="Ways through each gap.")
+@click.option("--length", metavar="T", default=60, show_default=True, help="Frames per episode.")
+@click.option("--noise", metavar="STD", default=0.01, show_default=True, help="Noise on positions.")
+@click.option(
+    "--weight",
+    "weights",
+    metavar="W",
+    type=float,
+    multiple=True,
+    help="Share of a mode, relative to the others; once per mode.",
+)
+@click.option(
+    "--key", "keys", metavar="KEY", multiple=True, help="An array to write.  [default: all]"
+)
+@click.option(
+    "--shard",
+    metavar="FRAMES",
+    default=256,
+    show_default=True,
+    help="Frames per shard of the images; 0 for chunks without shards.",
+)
+def synth(
+    task: str,
+    out: Path,
+    episodes: int,
+    seed: int,
+    image_size: int,
+    modes: int,
+    styles: int,
+    length: int,
+    noise: float,
+    weights: tuple[float, ...],
+    keys: tuple[str, ...],
+    shard: int,
+) -> None:
+    """Make a synthetic dataset of TASK as a Zarr store, with a picture of its trajectories.
+
+    A store that is there is replaced once the new one is complete.
+    """
+    from fastbuffer import SyntheticSchema, create_replay_buffer_from_synthetic
+
+    try:
+        schema = SyntheticSchema(
+            out,
+            task_name=task,
+            num_episodes=episodes,
+            seed=seed,
+            image_size=image_size,
+            num_modes=modes,
+            trajectory_length=length,
+            noise_std=noise,
+            num_styles=styles,
+            mode_weights=weights or None,
+            keys=keys or None,
+        )
+        create_replay_buffer_from_synthetic(schema, shard or None)
+    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{out}: {episodes:,} episodes of {length} frames")
+    click.echo(f"{out.with_name(out.stem + '_trajectories.png')}")
 
 
 @cli.command()
