@@ -138,3 +138,65 @@ def cpprb_frames(data, batch):
     buffer = ReplayBuffer(len(data["index"]), spec)
     buffer.add(**keys)
     return lambda: buffer.sample(batch)
+
+
+def synthetic_by_appending(path, schema, frames_per_shard=256):
+    """A synthetic dataset with every image drawn from nothing and every episode appended."""
+    import cv2
+    import zarr
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from fastbuffer._zarr import compressor
+    from fastbuffer.synthetic.episodes import actions_of, draw, mode_counts, shuffled
+    from fastbuffer.synthetic.schema import task_of
+
+    task, size = task_of(schema), schema.image_size
+    specs = schema.get_zarr_array_specs()
+    root = zarr.create_group(path, overwrite=True)
+    data = root.create_group("data")
+    for key, spec in specs.items():
+        is_image = len(spec["shape"]) == 4
+        data.create_array(
+            key,
+            shape=spec["shape"],
+            chunks=spec["chunks"],
+            shards=(frames_per_shard, *spec["shape"][1:]) if is_image else None,
+            dtype=spec["dtype"],
+            compressors=[compressor()],
+        )
+
+    def pixel(x, y):
+        column, row = np.clip([x * (size - 1), (1 - y) * (size - 1)], 0, size - 1)
+        return int(column), int(row)
+
+    def images(positions):
+        for t in range(len(positions)):
+            image = np.full((size, size, 3), 240, np.uint8)
+            for x0, y0, x1, y1 in task.obstacles:
+                cv2.rectangle(image, pixel(x0, y1), pixel(x1, y0), (80, 80, 80), -1)
+            for k in range(1, t + 1):
+                cv2.line(image, pixel(*positions[k - 1]), pixel(*positions[k]), (180, 180, 180))
+            cv2.circle(image, pixel(*positions[t]), max(2, int(0.047 * size)), (66, 133, 244), -1)
+            yield image
+
+    rng = np.random.default_rng(schema.seed)
+    counts = mode_counts(schema.num_episodes, task.num_modes, schema.mode_weights)
+    drawn = list(draw(task, counts, schema.noise_std, rng))
+    modes = np.repeat(np.arange(task.num_modes), counts)
+    figure = Figure()
+    axes = figure.add_subplot()
+    ends = []
+    for number in shuffled(schema.num_episodes, rng):
+        positions, mode = drawn[number], modes[number]
+        length = len(positions)
+        data["agentview_rgb"].append(np.stack(list(images(positions))))
+        data["synthetic_position"].append(positions)
+        data["synthetic_position_action"].append(actions_of(positions))
+        data["synthetic_context"].append(np.zeros((length, task.num_modes), np.float32))
+        data["synthetic_mode_id"].append(np.full((length, 1), mode, np.uint8))
+        axes.plot(*positions.T, color=f"C{mode}")
+        ends.append((ends[-1] if ends else 0) + length)
+    array = root.create_array("meta/episode_ends", shape=(len(ends),), dtype="int64")
+    array[...] = ends
+    FigureCanvasAgg(figure).print_png(str(path.with_suffix(".png")))

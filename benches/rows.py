@@ -12,6 +12,7 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
+import zarr
 
 from benches import contenders
 from benches.workloads import (
@@ -27,7 +28,12 @@ from benches.workloads import (
     sparse_buffer,
     unshifted,
 )
-from fastbuffer import OnlineBuffer, compute_sampler_weights
+from fastbuffer import (
+    OnlineBuffer,
+    SyntheticSchema,
+    compute_sampler_weights,
+    create_replay_buffer_from_synthetic,
+)
 
 
 @dataclass(frozen=True)
@@ -278,6 +284,27 @@ def reopening_against_scan(directory, quick):
 
 
 @contextlib.contextmanager
+def synthetic_against_appending(directory, quick):
+    """Datasets of 64 pixels and 60 frames; a longer one by fastbuffer, as the other is slow."""
+    ours, theirs = (4, 2) if quick else (1000, 50)
+    stores = [directory / "ours.zarr", directory / "theirs.zarr"]
+    small = SyntheticSchema(stores[0], num_episodes=2)
+    create_replay_buffer_from_synthetic(small)
+    contenders.synthetic_by_appending(stores[1], small)
+    groups = [zarr.open_group(store, mode="r") for store in stores]
+    for name, array in groups[1].members(max_depth=None):
+        if isinstance(array, zarr.Array):
+            np.testing.assert_array_equal(groups[0][name][...], array[...], err_msg=name)
+    yield Pair(
+        lambda: create_replay_buffer_from_synthetic(SyntheticSchema(stores[0], num_episodes=ours)),
+        lambda: contenders.synthetic_by_appending(
+            stores[1], SyntheticSchema(stores[1], num_episodes=theirs)
+        ),
+        scale=ours / theirs,
+    )
+
+
+@contextlib.contextmanager
 def import_against_numpy(directory, quick):
     """What a new Python process takes to import the package, and NumPy."""
 
@@ -325,5 +352,12 @@ ROWS = [
     Row("I: add_data, one episode", "memcpy", 0.9, image_insert_against_memcpy),
     Row("S: compute_sampler_weights", "mask per episode", 500, weights_against_masks),
     Row("S: reopening", "scan of two columns", 0.5, reopening_against_scan),
+    Row(
+        "synthetic dataset",
+        "append per episode",
+        30,
+        synthetic_against_appending,
+        ("cv2", "matplotlib"),
+    ),
     Row("import fastbuffer", "import numpy", None, import_against_numpy, allowance=0.060),
 ]

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLE, WITH_TORCH, IN_BATCHES = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+EXAMPLE, WITH_TORCH, IN_BATCHES, WITH_ZARR = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
 
 
 def run(source, names):
@@ -56,6 +56,17 @@ def test_the_example_with_torch_runs(example, torch):
     run(IN_BATCHES, example)
     assert len(example["out"]["action"]) == 32
     example["online"].close()
+
+
+def test_the_example_with_zarr_runs(tmp_path, monkeypatch):
+    for package in ("cv2", "matplotlib"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    run(WITH_ZARR, names)
+    assert len(names["buffer"]) == 1200
+    made = ["again.zarr", "circle", "circle.zarr", "circle_trajectories.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == made
 
 
 @pytest.mark.parametrize(
