@@ -7,7 +7,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLE, WITH_TORCH, IN_BATCHES, WITH_ZARR = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+EXAMPLE, WITH_TORCH, IN_BATCHES, WITH_ZARR = re.findall(
+    r"^```python\n(.*?)^```$", README, re.M | re.S
+)
 
 
 def run(source, names):

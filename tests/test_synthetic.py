@@ -1,11 +1,15 @@
 """Synthetic datasets: what is in them, what is refused, and that they are complete or not there."""
 
 import dataclasses
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -479,6 +483,34 @@ def test_memory_does_not_grow_with_the_number_of_episodes(tmp_path, drawing):
     pytest.importorskip("resource")
     few, many = (int(run_python(PEAK, tmp_path / f"{n}.zarr", n)) for n in (500, 8000))
     assert many < 1.2 * few
+
+
+SHOWN = """
+import sys
+import fastbuffer._progress
+from fastbuffer import SyntheticSchema, create_replay_buffer_from_synthetic
+fastbuffer._progress.SECONDS_WITHOUT_A_BAR = 0.0
+create_replay_buffer_from_synthetic(SyntheticSchema(sys.argv[1], num_episodes=300, image_size=8))
+"""
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_only(tmp_path, drawing, is_terminal):
+    pytest.importorskip("tqdm")
+    ours, theirs = pty.openpty() if is_terminal else os.pipe()
+    if is_terminal:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-c", SHOWN, tmp_path / "s.zarr"]
+    done = subprocess.run(command, stdout=theirs, stderr=theirs, check=True)
+    os.set_blocking(ours, False)
+    try:
+        shown = os.read(ours, 1 << 16).decode()
+    except BlockingIOError:
+        shown = ""
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 0
+    assert ("synthetic episodes" in shown and "/300" in shown) == is_terminal
 
 
 @pytest.mark.parametrize("task", [*CASES, "many"])
