@@ -10,6 +10,7 @@ from fastbuffer.errors import BufferLockedError, TimestampToleranceError
 
 if TYPE_CHECKING:
     from fastbuffer.online_buffer import OnlineBuffer
+    from fastbuffer.samplers import WeightedSampler
     from fastbuffer.synthetic.dataset import create_replay_buffer_from_synthetic
     from fastbuffer.synthetic.schema import SyntheticSchema
     from fastbuffer.weights import compute_sampler_weights
@@ -19,6 +20,7 @@ __all__ = [
     "OnlineBuffer",
     "SyntheticSchema",
     "TimestampToleranceError",
+    "WeightedSampler",
     "compute_sampler_weights",
     "create_replay_buffer_from_synthetic",
 ]
@@ -26,6 +28,7 @@ __all__ = [
 _HOMES = {
     "OnlineBuffer": "fastbuffer.online_buffer",
     "SyntheticSchema": "fastbuffer.synthetic.schema",
+    "WeightedSampler": "fastbuffer.samplers",
     "compute_sampler_weights": "fastbuffer.weights",
     "create_replay_buffer_from_synthetic": "fastbuffer.synthetic.dataset",
 }

@@ -6,12 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "AliasTable",
     "Buffer",
     "HeldDirectory",
     "Windows",
     "after_fork_in_child",
     "after_fork_in_parent",
     "before_fork",
+    "draw_without_replacement",
     "exchange_paths",
     "repair_directory",
     "sampler_weights",
@@ -19,6 +21,13 @@ __all__ = [
 ]
 
 _Field = tuple[str, str, list[int]]
+
+_Weights = NDArray[np.float32] | NDArray[np.float64]
+
+@final
+class AliasTable:
+    def __new__(cls, weights: _Weights) -> AliasTable: ...
+    def draw(self, seed: int, epoch: int, start: int, count: int) -> NDArray[np.int64]: ...
 
 @final
 class Buffer:
@@ -77,6 +86,9 @@ class HeldDirectory:
 def before_fork() -> None: ...
 def after_fork_in_parent() -> None: ...
 def after_fork_in_child() -> None: ...
+def draw_without_replacement(
+    weights: _Weights, count: int, seed: int, epoch: int
+) -> NDArray[np.int64]: ...
 def exchange_paths(a: str | PathLike[str], b: str | PathLike[str]) -> None: ...
 def sampler_weights(
     offline_len: int,

@@ -27,7 +27,7 @@ mod _core {
     #[pymodule_export]
     use super::buffer::{Buffer, Windows, after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]
-    use super::sampling::sampler_weights;
+    use super::sampling::{AliasTable, draw_without_replacement, sampler_weights};
     #[pymodule_export]
     use super::staging::{HeldDirectory, exchange_paths};
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! The function behind `compute_sampler_weights`.
+//! What is behind `compute_sampler_weights` and the samplers.
 
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -7,6 +7,7 @@ use super::buffer::Buffer;
 use super::detach;
 use crate::error::{Error, Result};
 use crate::memory::{collected, with_room};
+use crate::sampling::alias::{self, Weights};
 use crate::sampling::weights::{Side, weights};
 
 /// What is asked for, where there is no memory.
@@ -73,4 +74,69 @@ fn offline_side(len: usize, bounds: &[(i64, i64)], drop_n_last: usize) -> Result
         }
     }
     Ok(side)
+}
+
+/// Weights as Python has them.
+#[derive(FromPyObject)]
+pub enum PyWeights<'py> {
+    /// In float32.
+    F32(PyReadonlyArray1<'py, f32>),
+    /// In float64.
+    F64(PyReadonlyArray1<'py, f64>),
+}
+
+impl PyWeights<'_> {
+    fn get(&self) -> PyResult<Weights<'_>> {
+        Ok(match self {
+            Self::F32(weights) => Weights::F32(weights.as_slice()?),
+            Self::F64(weights) => Weights::F64(weights.as_slice()?),
+        })
+    }
+}
+
+/// A table to draw from by weight.
+#[pyclass(frozen, module = "fastbuffer._core")]
+pub struct AliasTable(alias::AliasTable);
+
+#[pymethods]
+impl AliasTable {
+    #[new]
+    fn new(py: Python<'_>, weights: PyWeights<'_>) -> PyResult<Self> {
+        let weights = weights.get()?;
+        Ok(Self(detach(py, || alias::AliasTable::new(weights))?))
+    }
+
+    /// The draws `start..start + count` of an epoch.
+    fn draw<'py>(
+        &self,
+        py: Python<'py>,
+        seed: u64,
+        epoch: u64,
+        start: u64,
+        count: usize,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let drawn = detach(py, || {
+            let mut drawn = with_room(count, "draws")?;
+            drawn.resize(count, 0);
+            self.0.draw(seed, epoch, start, &mut drawn);
+            Ok(drawn)
+        })?;
+        Ok(drawn.into_pyarray(py))
+    }
+}
+
+/// Different entries, drawn one after the other by the weights of those that are left.
+#[pyfunction]
+pub fn draw_without_replacement<'py>(
+    py: Python<'py>,
+    weights: PyWeights<'py>,
+    count: usize,
+    seed: u64,
+    epoch: u64,
+) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    let weights = weights.get()?;
+    let drawn = detach(py, || {
+        alias::draw_without_replacement(weights, count, seed, epoch)
+    })?;
+    Ok(drawn.into_pyarray(py))
 }

@@ -1,3 +1,5 @@
 //! How training draws frames.
 
+pub mod alias;
+pub mod random;
 pub mod weights;
