@@ -209,12 +209,12 @@ def test_synth_makes_the_dataset_that_is_asked_for(invoke, tmp_path):
     ("options", "code", "said"),
     [
         (["square"], 2, "circle"),
-        (["circle", "--episodes=0"], 1, "Error: num_episodes: expected at least 1"),
-        (["corridor_navigation", "--modes=3"], 1, "Error: num_modes: expected an even"),
-        (["circle", "--weight=1"], 1, "Error: mode_weights: expected 2 numbers"),
+        (["circle", "--episodes=0"], 1, "Error: --episodes: expected at least 1"),
+        (["corridor_navigation", "--modes=3"], 1, "Error: --modes: expected an even"),
+        (["circle", "--weight=1"], 1, "Error: --weight: expected 2 numbers"),
         (["circle", "--key=x"], 1, "Error: keys: expected some of"),
-        (["circle", "--shard=8"], 1, "Error: image_frames_per_shard: expected a positive multiple"),
-        (["circle", "--noise=nan"], 1, "Error: noise_std: expected at least 0"),
+        (["circle", "--shard=8"], 1, "Error: --shard: expected a positive multiple"),
+        (["circle", "--noise=nan"], 1, "Error: --noise: expected at least 0"),
     ],
 )
 def test_synth_refuses_in_one_line(invoke, tmp_path, options, code, said):

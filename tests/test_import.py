@@ -1,5 +1,7 @@
 """Importing the package is cheap, and its names are all there."""
 
+from importlib.metadata import version
+
 import pytest
 
 import fastbuffer
@@ -15,5 +17,6 @@ def test_all_names_are_there_and_no_others():
     for name in fastbuffer.__all__:
         assert getattr(fastbuffer, name).__name__ == name
         assert name in dir(fastbuffer)
+    assert fastbuffer.__version__ == version("fastbuffer")
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = fastbuffer.Nothing

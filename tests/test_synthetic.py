@@ -152,6 +152,8 @@ def test_modes_share_episodes_by_weight():
     assert counts(2, [1, 3]) == [1, 1]  # halves: the lower mode's goes first
     assert counts(10, [1e308, 1e308, 1e308]) == [4, 3, 3]
     assert counts(3, [1e-300, 1.0]) == [0, 3]
+    assert counts(3, [1.0, 1.0, 7.0]) == [1, 0, 2]  # thirds, all three
+    assert counts(1000, [1, 4, 1]) == [167, 667, 166]
     rng = np.random.default_rng(0)
     for _ in range(200):
         weights, n = rng.random(rng.integers(1, 9)) + 0.01, int(rng.integers(0, 50))
@@ -246,8 +248,16 @@ def test_any_object_with_the_attributes_will_do(tmp_path, drawing):
     assert got["data/synthetic_position"].compressors == ()
     for key, array in expected.items():
         np.testing.assert_array_equal(got[key][...], array[...])
-    for key, change in [("else", {}), ("synthetic_position", {"shape": (0, 3)})]:
-        specs[key] = specs["synthetic_position"] | change
+    good = specs["synthetic_position"]
+    for key, spec in [
+        ("else", good),
+        ("synthetic_position", good | {"shape": (0, 3)}),
+        ("synthetic_position", good | {"dtype": "float64"}),
+        ("synthetic_position", good | {"chunks": (0, 2)}),
+        ("synthetic_position", good | {"chunks": (10, 1)}),
+        ("synthetic_position", {"shape": (0, 2)}),
+    ]:
+        specs[key] = spec
         refused_with(rf"get_zarr_array_specs.*{key}", create_replay_buffer_from_synthetic, theirs)
         del specs[key]
 
@@ -400,6 +410,22 @@ def test_only_a_store_or_nothing_is_replaced(tmp_path):
         with pytest.raises(FileExistsError, match="zarr_path: expected nothing, or a Zarr store"):
             create_replay_buffer_from_synthetic(schema(tmp_path / name))
     assert snapshot(tmp_path) == before
+    (tmp_path / "s_trajectories.png").mkdir()
+    with pytest.raises(FileExistsError, match="no directory where the picture goes"):
+        create_replay_buffer_from_synthetic(schema(tmp_path / "s.zarr"))
+
+
+def test_a_failure_leaves_no_directories(tmp_path, drawing):
+    wanted = schema(
+        tmp_path / "new" / "deeper" / "s.zarr",
+        task_name="corridor_navigation",
+        noise_std=0.3,
+        num_modes=8,
+        trajectory_length=300,
+    )
+    with pytest.raises(RuntimeError, match="noise_std"):
+        create_replay_buffer_from_synthetic(wanted)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_stays_one(tmp_path, drawing):

@@ -4,6 +4,7 @@ Whatever ends the process meanwhile, what was in the place stays as it was. What
 left is removed by the next one that builds for the same place.
 """
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ def staging(target: Path) -> Iterator[Path]:
         OSError: The directory cannot be made.
     """
     directory = target.with_name(f".{target.name}.building")
+    missing = [parent for parent in target.parents if not parent.exists()]
     held = HeldDirectory(directory)
     try:
         for left in directory.iterdir():
@@ -33,6 +35,9 @@ def staging(target: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         held.release()
+        with contextlib.suppress(OSError):  # something is in it, as it should
+            for parent in missing:
+                parent.rmdir()
 
 
 def put_in_place(built: Path, target: Path) -> None:

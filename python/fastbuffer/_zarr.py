@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +29,7 @@ EPISODE_ENDS = "meta/episode_ends"
 #: Chunks without shards are written together up to about this size.
 BYTES_PER_WRITE = 1 << 20
 
+_CONFIG = threading.Lock()
 _MARKS = ("zarr.json", ".zgroup", ".zarray")
 
 
@@ -110,14 +112,15 @@ class ArrayWriter:
     ) -> None:
         """Make the array, of `length` frames."""
         inner = layout.shape
-        self._array = group.create_array(
-            key,
-            shape=(length, *inner),
-            chunks=(layout.chunk, *inner),
-            shards=None if layout.shard is None else (layout.shard, *inner),
-            dtype=layout.dtype,
-            compressors=[compressor()] if layout.is_compressed else None,
-        )
+        with fast_codecs():
+            self._array = group.create_array(
+                key,
+                shape=(length, *inner),
+                chunks=(layout.chunk, *inner),
+                shards=None if layout.shard is None else (layout.shard, *inner),
+                dtype=layout.dtype,
+                compressors=[compressor()] if layout.is_compressed else None,
+            )
         self._behind = behind
         row_bytes = int(np.prod(inner)) * np.dtype(layout.dtype).itemsize
         self._rows = layout.shard or _rows_at_once(layout.chunk, row_bytes)
@@ -158,13 +161,14 @@ def fast_codecs() -> Iterator[None]:
     if importlib.util.find_spec("zarrs") is None:
         yield
         return
-    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+    # An array keeps the codecs that it begins with; others must not begin with them meanwhile.
+    with _CONFIG, zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
         yield
 
 
 def with_fast_codecs(array: Any) -> Any:
     """The same array, read with the faster codecs if these can do it."""
-    if not isinstance(array.store, zarr.storage.LocalStore):
+    if not isinstance(array.store, zarr.storage.LocalStore) or not array.dtype.isnative:
         return array
     with fast_codecs(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*unsupported by ZarrsCodecPipeline")

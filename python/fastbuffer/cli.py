@@ -1,6 +1,7 @@
 """The commands of ``fastbuffer``. Each imports what it needs only when it is run."""
 
 import math
+import re
 from pathlib import Path
 
 import click
@@ -76,6 +77,20 @@ def demo(directory: Path | None, picture: Path, seconds: float, episodes: int, s
     run(directory, picture, seconds=seconds, episodes=episodes, seed=seed)
 
 
+#: What the parameters of a dataset are called on the command line.
+_OPTIONS = {
+    "zarr_path": "OUT.zarr",
+    "num_episodes": "--episodes",
+    "image_size": "--image-size",
+    "num_modes": "--modes",
+    "num_styles": "--styles",
+    "trajectory_length": "--length",
+    "noise_std": "--noise",
+    "mode_weights": "--weight",
+    "image_frames_per_shard": "--shard",
+}
+
+
 @cli.command()
 @click.argument("task", type=click.Choice(list(TASKS)))
 @click.argument("out", metavar="OUT.zarr", type=click.Path(path_type=Path))
@@ -85,7 +100,11 @@ def demo(directory: Path | None, picture: Path, seconds: float, episodes: int, s
     "--image-size", metavar="PIXELS", default=64, show_default=True, help="Height and width."
 )
 @click.option(
-    "--modes", metavar="N", default=2, show_default=True, help="Directions of radial, or gaps."
+    "--modes",
+    metavar="N",
+    default=2,
+    show_default=True,
+    help="Directions; an even number of gaps.",
 )
 @click.option("--styles", metavar="N", default=1, show_default=True, help="Ways through each gap.")
 @click.option("--length", metavar="T", default=60, show_default=True, help="Frames per episode.")
@@ -126,9 +145,11 @@ def synth(
 
     A store that is there is replaced once the new one is complete.
     """
-    from fastbuffer import SyntheticSchema, create_replay_buffer_from_synthetic
+    from fastbuffer import SyntheticSchema
 
     try:
+        from fastbuffer.synthetic.dataset import create_replay_buffer_from_synthetic, picture_path
+
         schema = SyntheticSchema(
             out,
             task_name=task,
@@ -144,9 +165,11 @@ def synth(
         )
         create_replay_buffer_from_synthetic(schema, shard or None)
     except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
+        names = r"\b(" + "|".join(_OPTIONS) + r")\b"
+        said = re.sub(names, lambda name: _OPTIONS[name[0]], str(error))
+        raise click.ClickException(said) from error
     click.echo(f"{out}: {episodes:,} episodes of {length} frames")
-    click.echo(f"{out.with_name(out.stem + '_trajectories.png')}")
+    click.echo(picture_path(out.resolve()))
 
 
 @cli.command()
@@ -175,8 +198,7 @@ def verify(context: click.Context, directory: Path, repair: bool) -> None:
             findings = verification.verify(directory)
     except FileNotFoundError as error:
         click.echo(f"Error: {error}", err=True)
-        is_buffer = any((directory / name).exists() for name in ("_manifest.json", "_state"))
-        context.exit(1 if is_buffer else 2)
+        context.exit(2)
     except (OSError, ValueError, RuntimeError) as error:
         click.echo(f"Error: {error}", err=True)
         context.exit(1)

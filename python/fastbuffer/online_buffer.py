@@ -473,6 +473,7 @@ class OnlineBuffer(_Base):
         keys: Sequence[str] | None = None,
         buffer_capacity: int | None = None,
         delta_timestamps: DeltaTimestamps | None = None,
+        output: Output | None = None,
     ) -> "Self":
         """Make a buffer of a Zarr store with the arrays `data/*` and `meta/episode_ends`.
 
@@ -489,6 +490,7 @@ class OnlineBuffer(_Base):
             buffer_capacity: The number of frames that the buffer holds. None for as many as there
                 are. Of more frames than that the newest stay.
             delta_timestamps: See `set_delta_timestamps`.
+            output: What reads return, "torch" or "numpy".
 
         Returns:
             The buffer, opened.
@@ -511,6 +513,7 @@ class OnlineBuffer(_Base):
             keys=keys,
             buffer_capacity=buffer_capacity,
             delta_timestamps=delta_timestamps,
+            output=_checked_output(output),
         )
 
     def to_zarr(

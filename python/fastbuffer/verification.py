@@ -55,8 +55,8 @@ def repair(write_dir: str | os.PathLike[str]) -> list[Finding]:
         What was done; nothing if the buffer was sound.
 
     Raises:
-        FileNotFoundError: The directory holds no buffer, or a column is missing.
-        ValueError: What is damaged, such as the manifest, cannot be rebuilt from the columns.
+        FileNotFoundError: The directory holds no buffer.
+        ValueError: What is damaged or missing, such as the manifest or a column, cannot be rebuilt.
         BufferLockedError: A process is writing the directory.
         OSError: It cannot be read or written.
     """

@@ -110,7 +110,10 @@ pub fn repair(path: &Path) -> Result<Vec<Finding>> {
     if findings.is_empty() {
         return Ok(findings);
     }
-    let stored = Stored::read(path)?.ok_or_else(|| Error::not_a_buffer(path))?;
+    let Some(stored) = Stored::read(path)? else {
+        let what = "is missing, and nothing else tells what it held";
+        return Err(Error::damaged(&path.join(MANIFEST_FILE), what));
+    };
     let _lock = WriterLock::acquire(path)?;
     let manifest = &stored.manifest;
     let state = match State::open(path, manifest.capacity, stored.checksum) {
@@ -376,7 +379,15 @@ fn intact_slots(path: &Path, manifest: &Manifest) -> Result<usize> {
     for column in manifest.spec.columns() {
         let file = path.join(column.file_name());
         check_regular(&file)?;
-        let len = file.metadata().at(&file)?.len() as usize;
+        let len = match file.metadata() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(Error::damaged(
+                    &file,
+                    "is missing, and nothing else tells what it held",
+                ));
+            }
+            result => result.at(&file)?.len() as usize,
+        };
         intact = intact.min(len / column.row_bytes);
     }
     Ok(intact)

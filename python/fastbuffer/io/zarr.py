@@ -31,12 +31,12 @@ from fastbuffer._zarr import (
     WriteBehind,
     check_replaceable,
     checked_shard,
-    fast_codecs,
     with_fast_codecs,
     write_episode_ends,
 )
 
 if TYPE_CHECKING:
+    from fastbuffer._tensors import Output
     from fastbuffer.online_buffer import OnlineBuffer
 
 Array = NDArray[Any]
@@ -65,6 +65,7 @@ def buffer_from_zarr(
     keys: Sequence[str] | None,
     buffer_capacity: int | None,
     delta_timestamps: DeltaTimestamps | None,
+    output: "Output | None",
 ) -> Buffer:
     """See `OnlineBuffer.from_zarr`."""
     target = Path(os.path.realpath(_arguments.path(write_dir, "write_dir")))
@@ -89,7 +90,7 @@ def buffer_from_zarr(
             with cls(built, spec, capacity, fps, delta_timestamps, output="numpy") as buffer:
                 _insert(buffer, chosen | own, ends, fps)
             put_in_place(built, target)
-    return cls(target, delta_timestamps=delta_timestamps)
+    return cls(target, delta_timestamps=delta_timestamps, output=output)
 
 
 @contextmanager
@@ -231,7 +232,7 @@ def buffer_to_zarr(
     dropped = 0 if keeps_partial else snapshot.partial_frames()
     with staging(target) as directory:
         store = directory / "store"
-        with fast_codecs(), WriteBehind() as behind:
+        with WriteBehind() as behind:
             root = zarr.create_group(store, zarr_format=3)
             data = root.create_group(DATA)
             length = snapshot.num_frames - dropped

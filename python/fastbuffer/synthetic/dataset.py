@@ -26,7 +26,6 @@ from fastbuffer._zarr import (
     WriteBehind,
     check_replaceable,
     checked_shard,
-    fast_codecs,
     write_episode_ends,
 )
 from fastbuffer.synthetic.episodes import actions_of, draw, mode_counts, shuffled
@@ -77,11 +76,19 @@ def create_replay_buffer_from_synthetic(
     layouts = _layouts(schema, task, image_frames_per_shard)
     target = Path(os.path.realpath(_arguments.path(schema.zarr_path, "zarr_path")))
     check_replaceable(target, "zarr_path")
+    if picture_path(target).is_dir():
+        expected = "no directory where the picture goes"
+        raise FileExistsError(refused("zarr_path", expected, picture_path(target)))
     with staging(target) as directory:
         store, picture = directory / "store", directory / "trajectories.png"
         _make(schema, task, layouts, store, picture)
         put_in_place(store, target)
-        put_in_place(picture, target.with_name(f"{target.stem}_trajectories.png"))
+        put_in_place(picture, picture_path(target))
+
+
+def picture_path(target: Path) -> Path:
+    """Where the picture of a dataset goes."""
+    return target.with_name(f"{target.stem}_trajectories.png")
 
 
 def _layouts(schema: SyntheticSchema, task: Task, image_frames_per_shard: Any) -> dict[str, Layout]:
@@ -104,14 +111,18 @@ def _layouts(schema: SyntheticSchema, task: Task, image_frames_per_shard: Any) -
     for key, spec in specs.items():
         if key not in made:
             raise ValueError(refused("get_zarr_array_specs()", f"keys of {KEYS}", describe(key)))
-        shape, dtype = made[key]
+        name, (shape, dtype) = f"get_zarr_array_specs()[{key!r}]", made[key]
+        missing = {"shape", "chunks", "dtype", "needs_compressor"} - set(spec)
+        if missing:
+            raise ValueError(refused(name, f"the keys {sorted(missing)}", list(spec)))
         if tuple(spec["shape"][1:]) != shape or np.dtype(spec["dtype"]) != dtype:
             got = f"{spec['shape']} of {spec['dtype']}"
-            raise ValueError(
-                refused(f"get_zarr_array_specs()[{key!r}]", f"{shape} of {dtype}", got)
-            )
-        chunk = int(spec["chunks"][0])
-        layouts[key] = Layout(shape, dtype, chunk, None, bool(spec["needs_compressor"]))
+            raise ValueError(refused(name, f"{shape} of {dtype}", got))
+        chunk, *inner = spec["chunks"]
+        _arguments.integer(chunk, f"{name}['chunks'][0]", at_least=1)
+        if tuple(inner) != shape:
+            raise ValueError(refused(f"{name}['chunks']", f"(frames, *{shape})", spec["chunks"]))
+        layouts[key] = Layout(shape, dtype, int(chunk), None, bool(spec["needs_compressor"]))
     images = layouts.get(IMAGE_KEY)
     shard = checked_shard(image_frames_per_shard, images.chunk if images else IMAGE_CHUNK)
     if images:
@@ -125,7 +136,7 @@ def _make(
     num_episodes, length = schema.num_episodes, schema.trajectory_length
     renderer = Renderer(task, schema.image_size) if IMAGE_KEY in layouts else None
     trajectories = TrajectoryPicture(task, num_episodes)
-    with fast_codecs(), WriteBehind() as behind:
+    with WriteBehind() as behind:
         root = zarr.create_group(store, zarr_format=3)
         data = root.create_group(DATA)
         frames = num_episodes * length

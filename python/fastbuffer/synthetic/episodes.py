@@ -1,6 +1,8 @@
 """The episodes of a synthetic dataset: noise on the paths of its modes, in a drawn order."""
 
+import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +16,14 @@ def mode_counts(num_episodes: int, num_modes: int, weights: Sequence[float] | No
     """How many episodes each mode gets, by the largest remainders; ties go to the lower mode."""
     if weights is None:
         weights = [1.0] * num_modes
-    numbers = np.asarray(weights, dtype=np.float64)
-    numbers = np.ldexp(numbers, -np.frexp(numbers.max())[1])  # exact, and the sum is finite
-    quotas = numbers / numbers.sum() * num_episodes
-    counts = np.floor(quotas).astype(int)
-    by_remainder = np.argsort(counts - quotas, kind="stable")
-    counts[by_remainder[: num_episodes - counts.sum()]] += 1
-    return [int(count) for count in counts]
+    shares = [Fraction(float(weight)) for weight in weights]  # exact, as ties are
+    total = sum(shares)
+    quotas = [num_episodes * share / total for share in shares]
+    counts = [math.floor(quota) for quota in quotas]
+    by_remainder = sorted(range(num_modes), key=lambda mode: counts[mode] - quotas[mode])
+    for mode in by_remainder[: num_episodes - sum(counts)]:
+        counts[mode] += 1
+    return counts
 
 
 def draw(
