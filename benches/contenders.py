@@ -166,18 +166,20 @@ def synthetic_by_appending(path, schema, frames_per_shard=256):
             compressors=[compressor()],
         )
 
-    def pixel(x, y):
-        column, row = np.clip([x * (size - 1), (1 - y) * (size - 1)], 0, size - 1)
-        return int(column), int(row)
+    def pixels(positions):
+        scaled = np.stack([positions[:, 0], 1 - positions[:, 1]], axis=1) * (size - 1)
+        return np.clip(scaled, 0, size - 1).astype(np.int32)
 
     def images(positions):
         for t in range(len(positions)):
             image = np.full((size, size, 3), 240, np.uint8)
             for x0, y0, x1, y1 in task.obstacles:
-                cv2.rectangle(image, pixel(x0, y1), pixel(x1, y0), (80, 80, 80), -1)
-            for k in range(1, t + 1):
-                cv2.line(image, pixel(*positions[k - 1]), pixel(*positions[k]), (180, 180, 180))
-            cv2.circle(image, pixel(*positions[t]), max(2, int(0.047 * size)), (66, 133, 244), -1)
+                corners = pixels(np.array([(x0, y1), (x1, y0)])).tolist()
+                cv2.rectangle(image, *corners, (80, 80, 80), -1)
+            trail = pixels(positions[: t + 1])
+            if t > 0:
+                cv2.polylines(image, [trail], False, (180, 180, 180))
+            cv2.circle(image, trail[t].tolist(), max(2, int(0.047 * size)), (66, 133, 244), -1)
             yield image
 
     rng = np.random.default_rng(schema.seed)

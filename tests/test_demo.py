@@ -88,7 +88,7 @@ def test_it_prints_how_well_the_policy_does(finished):
         assert re.search(line, finished[1], re.M)
 
 
-def test_the_picture_shows_both_circles_twice(demo, finished):
+def test_the_picture_shows_both_circles_of_the_expert(demo, finished):
     from matplotlib.image import imread
 
     picture = imread(finished[0].with_name("picture.png"))[..., :3]
@@ -98,11 +98,23 @@ def test_the_picture_shows_both_circles_twice(demo, finished):
         assert near[:, :width].sum() > 100
 
 
+def test_the_picture_shows_the_policy_too(finished):
+    from matplotlib.image import imread
+
+    picture = imread(finished[0].with_name("picture.png"))[..., :3]
+    width = picture.shape[1] // 2
+    is_coloured = picture.max(-1) - picture.min(-1) > 0.2
+    assert is_coloured[:, width : int(1.75 * width)].sum() > 100
+
+
 def test_a_directory_in_use_is_refused_and_left_alone(demo, invoke, tmp_path):
     (tmp_path / "mine").write_text("precious")
     result = invoke(*TINY, "--dir", tmp_path)
     assert result.exit_code == 2
     assert f"{tmp_path} is not empty" in result.output
+    result = invoke(*TINY, "--picture", tmp_path / "no" / "picture.png")
+    assert result.exit_code == 2
+    assert f"there is no directory {tmp_path}/no" in result.output
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

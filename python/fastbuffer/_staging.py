@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fastbuffer._arguments import refused
 from fastbuffer._core import HeldDirectory, exchange_paths
 
 _LOCK = "_lock"
+_STORE_MARKS = ("zarr.json", ".zgroup", ".zarray")
 
 
 @contextmanager
@@ -22,31 +24,67 @@ def staging(target: Path) -> Iterator[Path]:
 
     Raises:
         BufferLockedError: Another process is building for the same target.
+        FileExistsError: The directory's name is taken by something else.
         OSError: The directory cannot be made.
     """
     directory = target.with_name(f".{target.name}.building")
+    found = _names_in(directory)
+    if found and _LOCK not in found:
+        expected = f"a place to build in at {directory}"
+        raise FileExistsError(refused("path", expected, "a directory of something else"))
     missing = [parent for parent in target.parents if not parent.exists()]
     held = HeldDirectory(directory)
     try:
-        for left in directory.iterdir():
-            if left.name != _LOCK:
-                _remove(left)
+        _clear(directory)
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # what is left is removed by the next one
+            _clear(directory)
+            (directory / _LOCK).unlink()  # last: without it others take what is there for theirs
+            directory.rmdir()
         held.release()
         with contextlib.suppress(OSError):  # something is in it, as it should
             for parent in missing:
                 parent.rmdir()
 
 
-def put_in_place(built: Path, target: Path) -> None:
-    """Move `built`, complete, to `target`, in the place of what is there."""
+def replace_store(built: Path, target: Path) -> None:
+    """Move `built`, complete, to `target`, in the place of a store that is there.
+
+    Raises:
+        FileExistsError: Something else has come there meanwhile.
+    """
+    check_replaceable(target, "path")
     if os.path.lexists(target):
         exchange_paths(built, target)
-        _remove(built)
     else:
         built.rename(target)
+
+
+def check_replaceable(target: Path, name: str) -> None:
+    """Refuse to replace anything but a Zarr store.
+
+    Raises:
+        FileExistsError: Something else is there.
+    """
+    if not target.exists() or any((target / mark).is_file() for mark in _STORE_MARKS):
+        return
+    if target.is_dir() and not any(target.iterdir()):
+        return
+    raise FileExistsError(refused(name, "nothing, or a Zarr store to replace", target))
+
+
+def _names_in(directory: Path) -> set[str]:
+    try:
+        return {entry.name for entry in directory.iterdir()}
+    except FileNotFoundError:
+        return set()
+
+
+def _clear(directory: Path) -> None:
+    for left in directory.iterdir():
+        if left.name != _LOCK:
+            _remove(left)
 
 
 def _remove(path: Path) -> None:

@@ -1,6 +1,6 @@
 """Zarr stores in the layout of imitation learning: `data/*`, and `meta/episode_ends`.
 
-Arrays are written from their first frame to their last by whole shards, or by several whole chunks
+Arrays are written from their first frame to their last by several whole shards at a time, or chunks
 where there are none, so nothing is ever read back or written twice.
 """
 
@@ -12,7 +12,6 @@ import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -26,11 +25,10 @@ from fastbuffer._arguments import refused
 
 DATA = "data"
 EPISODE_ENDS = "meta/episode_ends"
-#: Chunks without shards are written together up to about this size.
-BYTES_PER_WRITE = 1 << 20
+#: Shards or chunks are read and written together up to about this size.
+BYTES_AT_ONCE = 16 << 20
 
 _CONFIG = threading.Lock()
-_MARKS = ("zarr.json", ".zgroup", ".zarray")
 
 
 class Layout(NamedTuple):
@@ -60,11 +58,18 @@ class ArrayReader:
         while start < stop:
             if start >= self._start + len(self._block):
                 self._start = start - start % self._rows
-                self._block = self._array[self._start : self._start + self._rows]
+                self._block = self._read(self._start, self._start + self._rows)
             part = self._block[start - self._start :][: stop - start]
             out[len(out) - (stop - start) :][: len(part)] = part
             start += len(part)
         return out
+
+    def _read(self, start: int, stop: int) -> NDArray[Any]:
+        try:
+            rows: NDArray[Any] = self._array[start:stop]
+        except RuntimeError as error:  # which codecs make of what they cannot read
+            raise OSError(f"{self._array.store_path}: frames {start} to {stop}: {error}") from error
+        return rows
 
 
 class WriteBehind:
@@ -76,7 +81,7 @@ class WriteBehind:
         self._pending: Future[None] | None = None
 
     def write(self, array: Any, start: int, rows: NDArray[Any]) -> None:
-        """Write rows, which nobody may change any more."""
+        """Write rows, which nobody may change until the next write has been given."""
         self.wait()
         self._pending = self._executor.submit(_write, array, start, rows)
 
@@ -123,8 +128,10 @@ class ArrayWriter:
             )
         self._behind = behind
         row_bytes = int(np.prod(inner)) * np.dtype(layout.dtype).itemsize
-        self._rows = layout.shard or _rows_at_once(layout.chunk, row_bytes)
-        self._block = np.empty((min(self._rows, length), *inner), layout.dtype)
+        self._rows = _rows_at_once(layout.shard or layout.chunk, row_bytes)
+        # One is filled while the other may still be written.
+        shape = (min(self._rows, length), *inner)
+        self._block, self._other = np.empty(shape, layout.dtype), np.empty(shape, layout.dtype)
         self._filled = 0
         self._written = 0
 
@@ -147,7 +154,7 @@ class ArrayWriter:
         self._behind.write(self._array, self._written, self._block[: self._filled])
         self._written += self._filled
         self._filled = 0
-        self._block = np.empty_like(self._block)
+        self._block, self._other = self._other, self._block
 
 
 def compressor() -> BloscCodec:
@@ -168,7 +175,8 @@ def fast_codecs() -> Iterator[None]:
 
 def with_fast_codecs(array: Any) -> Any:
     """The same array, read with the faster codecs if these can do it."""
-    if not isinstance(array.store, zarr.storage.LocalStore) or not array.dtype.isnative:
+    is_plain = array.dtype.isnative and array.metadata.zarr_format == 3
+    if not (is_plain and isinstance(array.store, zarr.storage.LocalStore)):
         return array
     with fast_codecs(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*unsupported by ZarrsCodecPipeline")
@@ -185,19 +193,6 @@ def write_episode_ends(root: zarr.Group, ends: NDArray[np.int64]) -> None:
         compressors=None,
     )
     array[...] = ends
-
-
-def check_replaceable(target: Path, name: str) -> None:
-    """Refuse to replace anything but a Zarr store.
-
-    Raises:
-        FileExistsError: Something else is there.
-    """
-    if not target.exists() or any((target / mark).is_file() for mark in _MARKS):
-        return
-    if target.is_dir() and not any(target.iterdir()):
-        return
-    raise FileExistsError(refused(name, "nothing, or a Zarr store to replace", target))
 
 
 def checked_shard(value: object, chunk: int) -> int | None:
@@ -229,4 +224,4 @@ def _write(array: Any, start: int, rows: NDArray[Any]) -> None:
 
 def _rows_at_once(unit: int, row_bytes: int) -> int:
     """How many rows to read or write together: several units, a shard or chunk each, or one."""
-    return unit * max(1, BYTES_PER_WRITE // max(1, unit * row_bytes))
+    return unit * max(1, BYTES_AT_ONCE // max(1, unit * row_bytes))

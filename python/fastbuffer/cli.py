@@ -74,6 +74,9 @@ def demo(directory: Path | None, picture: Path, seconds: float, episodes: int, s
         raise click.ClickException(str(error)) from error
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise click.BadParameter(f"{directory} is not empty", param_hint="--dir")
+    if not picture.absolute().parent.is_dir():
+        got = picture.absolute().parent
+        raise click.BadParameter(f"there is no directory {got}", param_hint="--picture")
     run(directory, picture, seconds=seconds, episodes=episodes, seed=seed)
 
 
@@ -169,7 +172,7 @@ def synth(
         said = re.sub(names, lambda name: _OPTIONS[name[0]], str(error))
         raise click.ClickException(said) from error
     click.echo(f"{out}: {episodes:,} episodes of {length} frames")
-    click.echo(picture_path(out.resolve()))
+    click.echo(picture_path(out.absolute()))
 
 
 @cli.command()

@@ -290,7 +290,7 @@ def demonstrate(
     result = fit(policy, batches, batch_loader(buffer, unseen), seconds)
     print(f"behaviour cloning: {result.batches} batches in {result.seconds:.1f} s")
     print(
-        f"  squared error on unseen episodes, in steps: "
+        "  squared error on unseen episodes, in variances of a step: "
         f"{result.loss_before:.3f} before, {result.loss_after:.3f} after"
     )
     expert = expert_paths(buffer)

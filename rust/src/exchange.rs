@@ -9,11 +9,14 @@ use crate::error::{AtPath, Result};
 /// name always stands for one of the two, also if the process is killed.
 pub fn exchange(a: &Path, b: &Path) -> Result<()> {
     if !exchange_at_once(a, b)? {
-        let mut between = a.as_os_str().to_owned();
+        // Beside `b`, where nobody removes it if that is as far as it comes.
+        let mut between = b.as_os_str().to_owned();
         between.push(".exchanged");
         let between = PathBuf::from(between);
         fs::rename(b, &between).at(b)?;
-        fs::rename(a, b).at(a)?;
+        fs::rename(a, b)
+            .inspect_err(|_| drop(fs::rename(&between, b)))
+            .at(a)?;
         fs::rename(&between, a).at(&between)?;
     }
     Ok(())

@@ -21,7 +21,7 @@ from fastbuffer._arguments import DataSpec, DeltaTimestamps, describe, refused
 from fastbuffer._chunks import NUMERIC_CHUNK
 from fastbuffer._core import Windows
 from fastbuffer._progress import progress
-from fastbuffer._staging import put_in_place, staging
+from fastbuffer._staging import check_replaceable, replace_store, staging
 from fastbuffer._zarr import (
     DATA,
     EPISODE_ENDS,
@@ -29,7 +29,6 @@ from fastbuffer._zarr import (
     ArrayWriter,
     Layout,
     WriteBehind,
-    check_replaceable,
     checked_shard,
     with_fast_codecs,
     write_episode_ends,
@@ -71,6 +70,8 @@ def buffer_from_zarr(
     target = Path(os.path.realpath(_arguments.path(write_dir, "write_dir")))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(refused("write_dir", "nothing, or an empty directory", target))
+    if target == Path.cwd():
+        raise ValueError(refused("write_dir", "another directory than the working one", write_dir))
     with _opened(Path(_arguments.path(zarr_path, "zarr_path"))) as root:
         arrays, ends = _arrays(root), _episode_ends(root)
         chosen = _chosen(arrays, keys)
@@ -89,7 +90,7 @@ def buffer_from_zarr(
             built = directory / "buffer"
             with cls(built, spec, capacity, fps, delta_timestamps, output="numpy") as buffer:
                 _insert(buffer, chosen | own, ends, fps)
-            put_in_place(built, target)
+            built.rename(target)  # over an empty directory, and nothing else
     return cls(target, delta_timestamps=delta_timestamps, output=output)
 
 
@@ -249,7 +250,7 @@ def buffer_to_zarr(
                 writer.finish()
             lengths = snapshot.lengths[1:] if dropped else snapshot.lengths
             write_episode_ends(root, np.cumsum(lengths))
-        put_in_place(store, target)
+        replace_store(store, target)
 
 
 class _Snapshot:

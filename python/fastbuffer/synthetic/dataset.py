@@ -5,7 +5,7 @@ episode after the other is drawn as images and handed to the writers of the arra
 that is needed does not grow with the number of episodes.
 """
 
-import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,12 @@ from fastbuffer import _arguments
 from fastbuffer._arguments import describe, refused
 from fastbuffer._chunks import IMAGE_CHUNK
 from fastbuffer._progress import progress
-from fastbuffer._staging import put_in_place, staging
+from fastbuffer._staging import check_replaceable, replace_store, staging
 from fastbuffer._zarr import (
     DATA,
     ArrayWriter,
     Layout,
     WriteBehind,
-    check_replaceable,
     checked_shard,
     write_episode_ends,
 )
@@ -74,21 +73,22 @@ def create_replay_buffer_from_synthetic(
     check(schema)
     task = task_of(schema)
     layouts = _layouts(schema, task, image_frames_per_shard)
-    target = Path(os.path.realpath(_arguments.path(schema.zarr_path, "zarr_path")))
+    named = Path(_arguments.path(schema.zarr_path, "zarr_path")).absolute()
+    target = named.resolve()  # a link stays one
     check_replaceable(target, "zarr_path")
-    if picture_path(target).is_dir():
+    if picture_path(named).is_dir():
         expected = "no directory where the picture goes"
-        raise FileExistsError(refused("zarr_path", expected, picture_path(target)))
+        raise FileExistsError(refused("zarr_path", expected, picture_path(named)))
     with staging(target) as directory:
         store, picture = directory / "store", directory / "trajectories.png"
         _make(schema, task, layouts, store, picture)
-        put_in_place(store, target)
-        put_in_place(picture, picture_path(target))
+        replace_store(store, target)
+        shutil.move(picture, picture_path(named))
 
 
-def picture_path(target: Path) -> Path:
-    """Where the picture of a dataset goes."""
-    return target.with_name(f"{target.stem}_trajectories.png")
+def picture_path(store: Path) -> Path:
+    """Where the picture of a dataset goes, by the absolute path of its store."""
+    return store.with_name(f"{store.stem}_trajectories.png")
 
 
 def _layouts(schema: SyntheticSchema, task: Task, image_frames_per_shard: Any) -> dict[str, Layout]:

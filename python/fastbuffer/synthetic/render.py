@@ -1,7 +1,8 @@
 """Images of the agent in its world, drawn by OpenCV.
 
 Within an episode only what is new is drawn: each image is a copy of the world with the trail so
-far, to which one segment is added per frame, and the agent on top.
+far, to which one segment is added per frame. The agent, which looks the same everywhere, is drawn
+once and stamped into all images.
 """
 
 from typing import Any
@@ -33,7 +34,7 @@ class Renderer:
         """
         self._cv2: Any = require("cv2", extra="synthetic", purpose="drawing images")
         self._size = image_size
-        self._radius = max(2, int(0.047 * image_size))
+        self._disc = self._disc_offsets()
         self._square = max(4, int(0.094 * image_size))
         self._shows_mode = task.shows_mode
         self._world = np.full((image_size, image_size, 3), BACKGROUND, np.uint8)
@@ -51,19 +52,32 @@ class Renderer:
             The images, of shape (T, S, S, 3).
         """
         images = np.empty((len(positions), *self._world.shape), np.uint8)
-        cv2 = self._cv2
         pixels = self._pixels(positions)
-        world = self._world.copy()
+        world, line = self._world.copy(), self._cv2.line
+        images[0] = world
+        for t in range(1, len(images)):
+            line(world, pixels[t - 1], pixels[t], TRAIL_COLOR)
+            images[t] = world
+        self._stamp_agent(images, np.array(pixels))
         if self._shows_mode:
-            corner = (2 + self._square,) * 2
-        for t, image in enumerate(images):
-            if t > 0:
-                cv2.line(world, pixels[t - 1], pixels[t], TRAIL_COLOR)
-            image[...] = world
-            cv2.circle(image, pixels[t], self._radius, AGENT_COLOR, cv2.FILLED)
-            if self._shows_mode:
-                cv2.rectangle(image, (2, 2), corner, MODE_COLORS[mode], cv2.FILLED)
+            square = slice(2, 2 + self._square + 1)
+            images[:, square, square] = MODE_COLORS[mode]
         return images
+
+    def _stamp_agent(self, images: Images, pixels: NDArray[np.int64]) -> None:
+        """Put the disc into all images at once, as far as it lies inside."""
+        columns, rows = (pixels[:, axis, None] + self._disc[axis] for axis in (0, 1))
+        inside = (rows >= 0) & (rows < self._size) & (columns >= 0) & (columns < self._size)
+        frames = np.nonzero(inside)[0]
+        images[frames, rows[inside], columns[inside]] = AGENT_COLOR
+
+    def _disc_offsets(self) -> NDArray[np.int64]:
+        """The columns and rows of the agent's pixels from its own, as OpenCV draws them."""
+        radius = max(2, int(0.047 * self._size))
+        blank = np.zeros((2 * radius + 1,) * 2, np.uint8)
+        self._cv2.circle(blank, (radius, radius), radius, 1, self._cv2.FILLED)
+        rows, columns = np.nonzero(blank)
+        return np.stack([columns, rows]) - radius
 
     def _fill(self, image: Images, box: Box) -> None:
         corners = np.array([(box.x0, box.y1), (box.x1, box.y0)])
