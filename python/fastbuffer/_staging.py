@@ -32,6 +32,8 @@ def staging(target: Path) -> Iterator[Path]:
     if found and _LOCK not in found:
         expected = f"a place to build in at {directory}"
         raise FileExistsError(refused("path", expected, "a directory of something else"))
+    if os.path.ismount(target):
+        raise FileExistsError(refused("path", "a place that can be replaced", f"a mount, {target}"))
     missing = [parent for parent in target.parents if not parent.exists()]
     held = HeldDirectory(directory)
     try:

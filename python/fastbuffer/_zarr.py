@@ -6,6 +6,7 @@ where there are none, so nothing is ever read back or written twice.
 
 import contextlib
 import importlib.util
+import math
 import os
 import re
 import threading
@@ -27,6 +28,8 @@ DATA = "data"
 EPISODE_ENDS = "meta/episode_ends"
 #: Shards or chunks are read and written together up to about this size.
 BYTES_AT_ONCE = 16 << 20
+#: More than that is no chunk or shard: each is handled in memory as a whole.
+MOST_BYTES = 1 << 31
 
 _CONFIG = threading.Lock()
 
@@ -46,9 +49,11 @@ class ArrayReader:
 
     def __init__(self, array: Any) -> None:
         """Begin at the first frame."""
-        self.row_bytes = int(np.prod(array.shape[1:])) * array.dtype.itemsize
+        self.row_bytes = math.prod(array.shape[1:]) * array.dtype.itemsize
         self._array = array
-        self._rows = _rows_at_once((array.shards or array.chunks)[0], self.row_bytes)
+        shard = (array.shards or array.chunks)[0]
+        is_small = shard * self.row_bytes <= BYTES_AT_ONCE
+        self._rows = _rows_at_once(shard if is_small else array.chunks[0], self.row_bytes)
         self._start = 0
         self._block: NDArray[Any] = array[:0]
 
@@ -117,6 +122,11 @@ class ArrayWriter:
     ) -> None:
         """Make the array, of `length` frames."""
         inner = layout.shape
+        row_bytes = math.prod(inner) * np.dtype(layout.dtype).itemsize
+        unit = layout.shard or layout.chunk
+        if unit * row_bytes > MOST_BYTES:
+            expected = f"at most {MOST_BYTES // max(1, row_bytes)} frames per chunk or shard"
+            raise ValueError(refused(f"{DATA}/{key}", expected, unit))
         with fast_codecs():
             self._array = group.create_array(
                 key,
@@ -127,8 +137,7 @@ class ArrayWriter:
                 compressors=[compressor()] if layout.is_compressed else None,
             )
         self._behind = behind
-        row_bytes = int(np.prod(inner)) * np.dtype(layout.dtype).itemsize
-        self._rows = _rows_at_once(layout.shard or layout.chunk, row_bytes)
+        self._rows = _rows_at_once(unit, row_bytes)
         # One is filled while the other may still be written.
         shape = (min(self._rows, length), *inner)
         self._block, self._other = np.empty(shape, layout.dtype), np.empty(shape, layout.dtype)

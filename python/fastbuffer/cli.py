@@ -167,7 +167,7 @@ def synth(
             keys=keys or None,
         )
         create_replay_buffer_from_synthetic(schema, shard or None)
-    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
         names = r"\b(" + "|".join(_OPTIONS) + r")\b"
         said = re.sub(names, lambda name: _OPTIONS[name[0]], str(error))
         raise click.ClickException(said) from error

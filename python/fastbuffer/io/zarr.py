@@ -152,9 +152,9 @@ def _chosen(arrays: dict[str, Any], keys: Sequence[str] | None) -> dict[str, Any
     if isinstance(keys, str) or not isinstance(keys, Sequence | set | frozenset):
         raise TypeError(refused("keys", "a list of str", describe(keys)))
     for key in keys:
-        if key not in others:
+        if not isinstance(key, str) or key not in arrays:
             raise ValueError(refused("keys", f"some of {sorted(others)}", describe(key)))
-    return {key: others[key] for key in keys}
+    return {key: others[key] for key in keys if key in others}
 
 
 def _check_array(key: str, array: Any, total: int, *, is_scalar: bool) -> None:

@@ -144,7 +144,8 @@ def _check_modes(name: str, modes: int) -> None:
 
 
 def _check_weights(weights: Any, num_modes: int) -> None:
-    if isinstance(weights, str | bytes) or not isinstance(weights, Sequence | np.ndarray):
+    is_list = isinstance(weights, Sequence | np.ndarray) and getattr(weights, "ndim", 1) == 1
+    if isinstance(weights, str | bytes) or not is_list:
         raise TypeError(refused("mode_weights", "a list of numbers", describe(weights)))
     if len(weights) != num_modes:
         expected = f"{num_modes} numbers, one per mode"
