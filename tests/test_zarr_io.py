@@ -298,7 +298,6 @@ def test_each_chunk_is_read_once(tmp_path, monkeypatch, shard):
         starts, stops = zip(*parts, strict=True)
         assert starts == (0, *stops[:-1])
         assert stops[-1] >= 133
-        assert len(parts) > 1
         assert all(start % (shard or 4) == 0 for start in starts)
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -153,6 +153,19 @@ class ArrayWriter:
             rows = rows[fitting:]
             if self._filled == len(self._block):
                 self._write()
+
+    def fill(self, count: int, draw: Callable[[NDArray[Any]], None]) -> None:
+        """Let `draw` make the next frames, where they are written from if they fit there."""
+        room = self._block[self._filled : self._filled + count]
+        if len(room) < count:
+            rows = np.empty((count, *self._block.shape[1:]), self._block.dtype)
+            draw(rows)
+            self.append(rows)
+            return
+        draw(room)
+        self._filled += count
+        if self._filled == len(self._block):
+            self._write()
 
     def finish(self) -> None:
         """Write what is left."""

@@ -527,8 +527,8 @@ class OnlineBuffer(_Base):
         """Write the live episodes, in the order in which they were added, as a Zarr v3 store.
 
         The store has `data/<key>` for each key but `index` and `episode_index`, which follow from
-        `meta/episode_ends`, and can be read by `from_zarr` and by trainers in the style of
-        Diffusion Policy. A store that is there is replaced once the new one is complete.
+        `meta/episode_ends`. `from_zarr` reads it, and whatever reads that layout by zarr-python 3.
+        A store that is there is replaced once the new one is complete.
 
         Args:
             path: The store's directory.

@@ -7,6 +7,7 @@ that is needed does not grow with the number of episodes.
 
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def _make(
     schema: SyntheticSchema, task: Task, layouts: dict[str, Layout], store: Path, picture: Path
 ) -> None:
     num_episodes, length = schema.num_episodes, schema.trajectory_length
-    renderer = Renderer(task, schema.image_size) if IMAGE_KEY in layouts else None
+    renderer = Renderer(task, schema.image_size)
     trajectories = TrajectoryPicture(task, num_episodes)
     with WriteBehind() as behind:
         root = zarr.create_group(store, zarr_format=3)
@@ -143,10 +144,14 @@ def _make(
         writers = {
             key: ArrayWriter(data, key, frames, layout, behind) for key, layout in layouts.items()
         }
+        images = writers.get(IMAGE_KEY)
+        numeric = {key: writer for key, writer in writers.items() if key != IMAGE_KEY}
         with progress(num_episodes, "synthetic episodes", " episodes") as bar:
             for mode, positions in _written_order(schema, task, store.with_name("positions")):
-                for key, writer in writers.items():
-                    writer.append(_values(key, task, renderer, mode, positions))
+                for key, writer in numeric.items():
+                    writer.append(_values(key, task, mode, positions))
+                if images is not None:
+                    images.fill(length, partial(renderer.draw, positions, mode))
                 trajectories.add(mode, positions)
                 bar.update(1)
         for writer in writers.values():
@@ -174,10 +179,8 @@ def _written_order(
             yield int(np.searchsorted(last_of_mode, episode, side="right")), positions
 
 
-def _values(
-    key: str, task: Task, renderer: Renderer | None, mode: int, positions: Positions
-) -> Array:
-    """What one array holds of one episode."""
+def _values(key: str, task: Task, mode: int, positions: Positions) -> Array:
+    """What an array other than that of the images holds of one episode."""
     length = len(positions)
     if key == POSITION_KEY:
         return positions
@@ -185,9 +188,6 @@ def _values(
         return actions_of(positions)
     if key == MODE_KEY:
         return np.full((length, 1), mode, np.uint8)
-    if key == CONTEXT_KEY:
-        context = np.zeros((length, task.num_modes), np.float32)
-        context[:, mode] = task.shows_mode
-        return context
-    assert renderer is not None, "images are only wanted with a renderer"
-    return renderer.draw(positions, mode)
+    context = np.zeros((length, task.num_modes), np.float32)
+    context[:, mode] = task.shows_mode
+    return context

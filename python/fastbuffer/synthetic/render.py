@@ -41,17 +41,14 @@ class Renderer:
         for box in task.obstacles:
             self._fill(self._world, box)
 
-    def draw(self, positions: Positions, mode: int) -> Images:
+    def draw(self, positions: Positions, mode: int, images: Images) -> None:
         """Draw one episode.
 
         Args:
             positions: Where the agent is, of shape (T, 2).
             mode: The episode's mode.
-
-        Returns:
-            The images, of shape (T, S, S, 3).
+            images: Where its images go, of shape (T, S, S, 3).
         """
-        images = np.empty((len(positions), *self._world.shape), np.uint8)
         pixels = self._pixels(positions)
         world, line = self._world.copy(), self._cv2.line
         images[0] = world
@@ -62,7 +59,6 @@ class Renderer:
         if self._shows_mode:
             square = slice(2, 2 + self._square + 1)
             images[:, square, square] = MODE_COLORS[mode]
-        return images
 
     def _stamp_agent(self, images: Images, pixels: NDArray[np.int64]) -> None:
         """Put the disc into all images at once, as far as it lies inside."""

@@ -1,7 +1,7 @@
 """The tasks: what their world looks like, and the path of each mode through it.
 
 Coordinates are (x, y) in the unit square, y up. The arithmetic is fixed to the bit, in float32
-where it says so: datasets of one seed are the same everywhere.
+where it says so.
 """
 
 from collections.abc import Callable
