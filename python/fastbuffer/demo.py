@@ -8,6 +8,7 @@ picture shows the paths of the expert beside those that the policy takes by itse
 import contextlib
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,13 +126,21 @@ def batch_loader(buffer: OnlineBuffer, positions: list[int]) -> DataLoader[Any]:
     return buffer.loader(BATCH_SIZE, sampler=SubsetRandomSampler(positions))
 
 
+def for_a_while(loader: DataLoader[Any], seconds: float) -> Iterator[tuple[Batch, float]]:
+    """Batches, epoch after epoch, with the seconds that have passed before each."""
+    start = time.perf_counter()
+    while True:
+        for batch in loader:
+            elapsed = time.perf_counter() - start
+            if elapsed >= seconds:
+                return
+            yield batch, elapsed
+
+
 def time_sampling(loader: DataLoader[Any]) -> Rate:
     """Draw batches for a while."""
-    frames = 0
     start = time.perf_counter()
-    while time.perf_counter() - start < SECONDS_OF_TIMING:
-        for batch in loader:
-            frames += len(batch["index"])
+    frames = sum(len(batch["index"]) for batch, _ in for_a_while(loader, SECONDS_OF_TIMING))
     return Rate(frames, time.perf_counter() - start)
 
 
@@ -155,28 +164,23 @@ def fit(policy: Policy, loader: DataLoader[Any], held_out: DataLoader[Any], seco
     """Fit a policy to the expert's steps for some seconds, showing a progress bar."""
     before = imitation_error(policy, held_out)
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
-    count = 0
-    elapsed = 0.0
-    start = time.perf_counter()
+    count, previous = 0, 0.0
     with tqdm(
         total=seconds,
         desc="  fitting",
         bar_format="{desc} {percentage:3.0f}%|{bar}|{postfix}",
         leave=False,
     ) as progress:
-        while elapsed < seconds:
-            for batch in loader:
-                loss = masked_loss(policy, batch)
-                optimizer.zero_grad()
-                torch.autograd.backward(loss)
-                optimizer.step()
-                count += 1
-                previous, elapsed = elapsed, time.perf_counter() - start
-                progress.set_postfix_str(f"squared error {loss.item():.3f}", refresh=False)
-                progress.update(min(elapsed, seconds) - previous)
-                if elapsed >= seconds:
-                    break
-    return Fit(count, elapsed, before, imitation_error(policy, held_out))
+        for batch, elapsed in for_a_while(loader, seconds):
+            loss = masked_loss(policy, batch)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            count += 1
+            progress.set_postfix_str(f"squared error {loss.item():.3f}", refresh=False)
+            progress.update(elapsed - previous)
+            previous = elapsed
+    return Fit(count, seconds, before, imitation_error(policy, held_out))
 
 
 @torch.no_grad()
@@ -250,10 +254,11 @@ def table(values: dict[str, Any]) -> list[str]:
 def describe(buffer: OnlineBuffer) -> list[str]:
     """What the buffer holds: counts, size on disk, and the shape and dtype of each column."""
     size = sum(file.stat().st_size for file in buffer.write_dir.iterdir())
-    columns = {key: torch.as_tensor(buffer.get_data_by_key(key)) for key in buffer.data_keys}
+    frame = OnlineBuffer(buffer.write_dir, mode="r")[0]  # without windows
     return [
         f"  stored: {buffer.num_episodes} episodes, {buffer.num_frames:,} frames, {size:,} bytes",
-        *table(columns),
+        "  of a frame:",
+        *table(frame),
     ]
 
 

@@ -542,7 +542,7 @@ class OnlineBuffer(_Base):
             ValueError: An argument is not allowed, or a key cannot be a name in a store.
             TypeError: An argument has the wrong type.
             FileExistsError: Something else than a Zarr store is there.
-            RuntimeError: The buffer was changed meanwhile.
+            RuntimeError: Frames were overwritten before they were written to the store.
             OSError: The store cannot be written.
         """
         from fastbuffer.io.zarr import buffer_to_zarr

@@ -254,7 +254,7 @@ def buffer_to_zarr(
 
 
 class _Snapshot:
-    """The live frames of a buffer in insertion order, as long as nobody inserts."""
+    """The live frames of a buffer in insertion order, as long as nobody overwrites them."""
 
     def __init__(self, buffer: "OnlineBuffer") -> None:
         self._core = buffer._core
@@ -287,11 +287,19 @@ class _Snapshot:
         oldest = self._core.item(position, self._plain)
         return int(self.lengths[0]) if oldest[_FRAME_INDEX] != 0 else 0
 
+    def _is_in_place(self) -> bool:
+        """Whether all frames are where they were: new ones may have come after them."""
+        first, position, lengths = self._core.live_episodes()
+        # With the oldest frame in front, more frames only come behind.
+        return (first, position) == self._state[:2] and (
+            position == 0 or int(lengths.sum()) == self.num_frames
+        )
+
     def batches(self, start: int) -> Iterator[dict[str, Array]]:
         """All columns of the frames from the `start`-th on, some frames at a time.
 
         Raises:
-            RuntimeError: Somebody inserts meanwhile.
+            RuntimeError: Somebody overwrites them meanwhile.
         """
         row_bytes = sum(
             int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -304,9 +312,8 @@ class _Snapshot:
             batch = self._core.gather(
                 (frames + position) % self.num_frames, self._plain, self._threads
             )
-            now = self._core.live_episodes()
-            if now[:2] != self._state[:2] or now[2].sum() != self.num_frames:
-                raise RuntimeError("the buffer was changed while its frames were exported")
+            if not self._is_in_place():
+                raise RuntimeError("frames were overwritten while they were exported")
             yield batch
 
 
