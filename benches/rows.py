@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ from benches.workloads import (
 from fastbuffer import (
     OnlineBuffer,
     SyntheticSchema,
+    WeightedSampler,
     compute_sampler_weights,
     create_replay_buffer_from_synthetic,
 )
@@ -272,6 +273,20 @@ def weights_against_masks(directory, quick):
 
 
 @contextlib.contextmanager
+def weighted_against_multinomial(directory, quick):
+    """256 positions by weight, from many."""
+    import torch
+
+    weights = np.random.default_rng(0).random(10_000 if quick else 1_000_000)
+    batches = iter(WeightedSampler(weights, 2**40).batches(256))
+    tensor = torch.from_numpy(weights)
+    yield Pair(
+        lambda: next(batches),
+        lambda: torch.multinomial(tensor, 256, replacement=True),
+    )
+
+
+@contextlib.contextmanager
 def reopening_against_scan(directory, quick):
     """Opening, and reading the two columns that tell where episodes are."""
     filled_buffer(directory / "b", STATE, capacity_of(STATE, quick)).close()
@@ -286,7 +301,7 @@ def reopening_against_scan(directory, quick):
 @contextlib.contextmanager
 def synthetic_against_appending(directory, quick):
     """Datasets of 64 pixels and 60 frames; a longer one by fastbuffer, as the other is slow."""
-    ours, theirs = (4, 2) if quick else (1000, 50)
+    ours, theirs = (4, 2) if quick else (2000, 100)
     stores = [directory / "ours.zarr", directory / "theirs.zarr"]
     small = SyntheticSchema(stores[0], num_episodes=2)
     create_replay_buffer_from_synthetic(small)
@@ -295,10 +310,13 @@ def synthetic_against_appending(directory, quick):
     for name, array in groups[1].members(max_depth=None):
         if isinstance(array, zarr.Array):
             np.testing.assert_array_equal(groups[0][name][...], array[...], err_msg=name)
+    places = (directory / f"{number}.zarr" for number in count())  # new ones, for both
     yield Pair(
-        lambda: create_replay_buffer_from_synthetic(SyntheticSchema(stores[0], num_episodes=ours)),
+        lambda: create_replay_buffer_from_synthetic(
+            SyntheticSchema(next(places), num_episodes=ours)
+        ),
         lambda: contenders.synthetic_by_appending(
-            stores[1], SyntheticSchema(stores[1], num_episodes=theirs)
+            next(places), SyntheticSchema(stores[1], num_episodes=theirs)
         ),
         scale=ours / theirs,
     )
@@ -351,6 +369,13 @@ ROWS = [
     Row("S: add_data, one episode", "np.memmap slices", 8, insert_against_slices),
     Row("I: add_data, one episode", "memcpy", 0.9, image_insert_against_memcpy),
     Row("S: compute_sampler_weights", "mask per episode", 500, weights_against_masks),
+    Row(
+        "WeightedSampler: 256 of 1M",
+        "torch.multinomial",
+        10,
+        weighted_against_multinomial,
+        ("torch",),
+    ),
     Row("S: reopening", "scan of two columns", 0.5, reopening_against_scan),
     Row(
         "synthetic dataset",

@@ -14,7 +14,7 @@ from fastbuffer._optional import require
 from fastbuffer.synthetic.tasks import Box, Positions, Task
 
 Images = NDArray[np.uint8]
-Pixel = tuple[int, int]
+Pixel = list[int]
 
 BACKGROUND = 240
 OBSTACLE_COLOR = (80, 80, 80)
@@ -63,9 +63,12 @@ class Renderer:
     def _stamp_agent(self, images: Images, pixels: NDArray[np.int64]) -> None:
         """Put the disc into all images at once, as far as it lies inside."""
         columns, rows = (pixels[:, axis, None] + self._disc[axis] for axis in (0, 1))
-        inside = (rows >= 0) & (rows < self._size) & (columns >= 0) & (columns < self._size)
-        frames = np.nonzero(inside)[0]
-        images[frames, rows[inside], columns[inside]] = AGENT_COLOR
+        frames = np.broadcast_to(np.arange(len(images))[:, None], rows.shape)
+        both = np.stack([rows, columns])
+        if both.min() < 0 or both.max() >= self._size:
+            inside = ((both >= 0) & (both < self._size)).all(axis=0)
+            frames, rows, columns = frames[inside], rows[inside], columns[inside]
+        images[frames, rows, columns] = AGENT_COLOR
 
     def _disc_offsets(self) -> NDArray[np.int64]:
         """The columns and rows of the agent's pixels from its own, as OpenCV draws them."""
@@ -83,4 +86,5 @@ class Renderer:
         """Column and row of each position."""
         last = self._size - 1
         scaled = np.stack([positions[:, 0], 1 - positions[:, 1]], axis=1) * last
-        return [tuple(pixel) for pixel in np.clip(scaled, 0, last).astype(int).tolist()]
+        pixels: list[Pixel] = np.clip(scaled, 0, last).astype(int).tolist()
+        return pixels
