@@ -137,7 +137,9 @@ class ArrayWriter:
                 compressors=[compressor()] if layout.is_compressed else None,
             )
         self._behind = behind
-        self._rows = _rows_at_once(unit, row_bytes)
+        # Arrays of small rows need no large blocks, which would grow with the number of frames.
+        limit = BYTES_AT_ONCE if layout.shard else BYTES_AT_ONCE >> 5
+        self._rows = unit * max(1, limit // max(1, unit * row_bytes))
         # One is filled while the other may still be written.
         shape = (min(self._rows, length), *inner)
         self._block, self._other = np.empty(shape, layout.dtype), np.empty(shape, layout.dtype)
