@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+import fastbuffer._zarr
 import fastbuffer.io.zarr
 from fastbuffer import OnlineBuffer
 from helpers import (
@@ -426,7 +427,7 @@ def test_an_export_during_inserts_is_complete_or_refused(tmp_path, monkeypatch, 
     buffer.add_data(make_episodes([30, 10], SPEC, rng, FPS))
     buffer.to_zarr(tmp_path / "s.zarr")
     before, images = snapshot(tmp_path / "s.zarr"), buffer.get_data_by_key("image")
-    append = fastbuffer.io.zarr.ArrayWriter.append
+    append = fastbuffer._zarr.ArrayWriter.append
     episodes = iter([make_episodes([3], SPEC, rng, FPS)])
 
     def inserting(self, rows):
@@ -434,7 +435,7 @@ def test_an_export_during_inserts_is_complete_or_refused(tmp_path, monkeypatch, 
             buffer.add_data(data)
         append(self, rows)
 
-    monkeypatch.setattr(fastbuffer.io.zarr.ArrayWriter, "append", inserting)
+    monkeypatch.setattr(fastbuffer._zarr.ArrayWriter, "append", inserting)
     if capacity < 43:
         with pytest.raises(RuntimeError, match="were overwritten while they were exported"):
             buffer.to_zarr(tmp_path / "s.zarr")

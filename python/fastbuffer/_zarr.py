@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -53,7 +54,8 @@ class ArrayReader:
         self._array = array
         shard = (array.shards or array.chunks)[0]
         is_small = shard * self.row_bytes <= BYTES_AT_ONCE
-        self._rows = _rows_at_once(shard if is_small else array.chunks[0], self.row_bytes)
+        unit = shard if is_small else array.chunks[0]
+        self._rows = _rows_at_once(unit, self.row_bytes, BYTES_AT_ONCE)
         self._start = 0
         self._block: NDArray[Any] = array[:0]
 
@@ -139,9 +141,8 @@ class ArrayWriter:
         self._behind = behind
         # Arrays of small rows need no large blocks, which would grow with the number of frames.
         limit = BYTES_AT_ONCE if layout.shard else BYTES_AT_ONCE >> 5
-        self._rows = unit * max(1, limit // max(1, unit * row_bytes))
         # One is filled while the other may still be written.
-        shape = (min(self._rows, length), *inner)
+        shape = (min(_rows_at_once(unit, row_bytes, limit), length), *inner)
         self._block, self._other = np.empty(shape, layout.dtype), np.empty(shape, layout.dtype)
         self._filled = 0
         self._written = 0
@@ -151,10 +152,8 @@ class ArrayWriter:
         while len(rows):
             fitting = min(len(rows), len(self._block) - self._filled)
             self._block[self._filled : self._filled + fitting] = rows[:fitting]
-            self._filled += fitting
             rows = rows[fitting:]
-            if self._filled == len(self._block):
-                self._write()
+            self._advance(fitting)
 
     def fill(self, count: int, draw: Callable[[NDArray[Any]], None]) -> None:
         """Let `draw` make the next frames, where they are written from if they fit there."""
@@ -165,13 +164,16 @@ class ArrayWriter:
             self.append(rows)
             return
         draw(room)
-        self._filled += count
-        if self._filled == len(self._block):
-            self._write()
+        self._advance(count)
 
     def finish(self) -> None:
         """Write what is left."""
         if self._filled:
+            self._write()
+
+    def _advance(self, count: int) -> None:
+        self._filled += count
+        if self._filled == len(self._block):
             self._write()
 
     def _write(self) -> None:
@@ -179,6 +181,24 @@ class ArrayWriter:
         self._written += self._filled
         self._filled = 0
         self._block, self._other = self._other, self._block
+
+
+@contextlib.contextmanager
+def new_store(
+    path: Path, layouts: dict[str, Layout], ends: NDArray[np.int64]
+) -> Iterator[dict[str, ArrayWriter]]:
+    """A store of episodes that end there, and the writers of its arrays, finished at the end."""
+    length = int(ends[-1]) if len(ends) else 0
+    with WriteBehind() as behind:
+        root = zarr.create_group(path, zarr_format=3)
+        data = root.create_group(DATA)
+        writers = {
+            key: ArrayWriter(data, key, length, layout, behind) for key, layout in layouts.items()
+        }
+        yield writers
+        for writer in writers.values():
+            writer.finish()
+        _write_episode_ends(root, ends)
 
 
 def compressor() -> BloscCodec:
@@ -207,7 +227,7 @@ def with_fast_codecs(array: Any) -> Any:
         return zarr.open_array(array.store_path, mode="r")
 
 
-def write_episode_ends(root: zarr.Group, ends: NDArray[np.int64]) -> None:
+def _write_episode_ends(root: zarr.Group, ends: NDArray[np.int64]) -> None:
     """Write how many frames there are up to the end of each episode."""
     array = root.create_array(
         EPISODE_ENDS,
@@ -246,6 +266,6 @@ def _write(array: Any, start: int, rows: NDArray[Any]) -> None:
         raise OSError(int(number[1]), os.strerror(int(number[1])), path) from error
 
 
-def _rows_at_once(unit: int, row_bytes: int) -> int:
-    """How many rows to read or write together: several units, a shard or chunk each, or one."""
-    return unit * max(1, BYTES_AT_ONCE // max(1, unit * row_bytes))
+def _rows_at_once(unit: int, row_bytes: int, limit: int) -> int:
+    """The rows of as many units, a shard or chunk each, as `limit` bytes hold, or of one."""
+    return unit * max(1, limit // max(1, unit * row_bytes))

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import zarr
@@ -22,34 +22,27 @@ from fastbuffer._chunks import NUMERIC_CHUNK
 from fastbuffer._core import Windows
 from fastbuffer._progress import progress
 from fastbuffer._staging import check_replaceable, replace_store, staging
+from fastbuffer._tensors import Output
 from fastbuffer._zarr import (
     DATA,
     EPISODE_ENDS,
     ArrayReader,
-    ArrayWriter,
     Layout,
-    WriteBehind,
     checked_shard,
+    new_store,
     with_fast_codecs,
-    write_episode_ends,
 )
-
-if TYPE_CHECKING:
-    from fastbuffer._tensors import Output
-    from fastbuffer.online_buffer import OnlineBuffer
+from fastbuffer.online_buffer import OnlineBuffer
 
 Array = NDArray[Any]
-Buffer = TypeVar("Buffer", bound="OnlineBuffer")
+Buffer = TypeVar("Buffer", bound=OnlineBuffer)
 
 #: Frames are handed on in pieces of about this size; an episode is never split on its way in.
 BYTES_AT_ONCE = 32 << 20
 
-_INDEX, _FRAME_INDEX, _EPISODE_INDEX, _TIMESTAMP = (
-    "index",
-    "frame_index",
-    "episode_index",
-    "timestamp",
-)
+#: What a store may have of its own, and what follows from the ends of episodes.
+_GIVEN = (OnlineBuffer.TIMESTAMP_KEY, OnlineBuffer.FRAME_INDEX_KEY)
+_COUNTED = (OnlineBuffer.INDEX_KEY, OnlineBuffer.EPISODE_INDEX_KEY)
 
 
 # Zarr -> buffer
@@ -64,7 +57,7 @@ def buffer_from_zarr(
     keys: Sequence[str] | None,
     buffer_capacity: int | None,
     delta_timestamps: DeltaTimestamps | None,
-    output: "Output | None",
+    output: Output | None,
 ) -> Buffer:
     """See `OnlineBuffer.from_zarr`."""
     target = Path(os.path.realpath(_arguments.path(write_dir, "write_dir")))
@@ -76,10 +69,10 @@ def buffer_from_zarr(
         arrays, ends = _arrays(root), _episode_ends(root)
         chosen = _chosen(arrays, keys)
         total = int(ends[-1]) if len(ends) else 0
-        own = {key: arrays[key] for key in (_TIMESTAMP, _FRAME_INDEX) if key in arrays}
+        own = {key: arrays[key] for key in _GIVEN if key in arrays}
         for key, array in (chosen | own).items():
             _check_array(key, array, total, is_scalar=key in own)
-        if fps is None and _TIMESTAMP not in own:
+        if fps is None and OnlineBuffer.TIMESTAMP_KEY not in own:
             raise ValueError(refused("fps", "a rate, as the store has no timestamps", None))
         spec: DataSpec = {
             key: {"shape": array.shape[1:], "dtype": array.dtype.newbyteorder("=")}
@@ -145,8 +138,7 @@ def _episode_ends(root: zarr.Group) -> NDArray[np.int64]:
 
 def _chosen(arrays: dict[str, Any], keys: Sequence[str] | None) -> dict[str, Any]:
     """The arrays to import, without those that the buffer has by itself."""
-    own = (_INDEX, _FRAME_INDEX, _EPISODE_INDEX, _TIMESTAMP)
-    others = {key: array for key, array in arrays.items() if key not in own}
+    others = {key: array for key, array in arrays.items() if key not in _GIVEN + _COUNTED}
     if keys is None:
         return others
     if isinstance(keys, str) or not isinstance(keys, Sequence | set | frozenset):
@@ -170,7 +162,7 @@ def _check_array(key: str, array: Any, total: int, *, is_scalar: bool) -> None:
 
 
 def _insert(
-    buffer: "OnlineBuffer", arrays: dict[str, Any], ends: NDArray[np.int64], fps: float | None
+    buffer: OnlineBuffer, arrays: dict[str, Any], ends: NDArray[np.int64], fps: float | None
 ) -> None:
     readers = {key: ArrayReader(with_fast_codecs(array)) for key, array in arrays.items()}
     starts = np.concatenate([[0], ends[:-1]])
@@ -200,12 +192,12 @@ def _completed(
     """The data of whole episodes with the columns that every buffer has."""
     total = int(lengths.sum())
     counted = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    own = {key: data[key].reshape(total) for key in (_FRAME_INDEX, _TIMESTAMP) if key in data}
-    own.setdefault(_FRAME_INDEX, counted)
-    if _TIMESTAMP not in own and fps is not None:
-        own[_TIMESTAMP] = counted / fps
-    own[_INDEX] = np.arange(total)
-    own[_EPISODE_INDEX] = np.repeat(np.arange(len(lengths)), lengths)
+    own = {key: data[key].reshape(total) for key in _GIVEN if key in data}
+    own.setdefault(OnlineBuffer.FRAME_INDEX_KEY, counted)
+    if OnlineBuffer.TIMESTAMP_KEY not in own and fps is not None:
+        own[OnlineBuffer.TIMESTAMP_KEY] = counted / fps
+    own[OnlineBuffer.INDEX_KEY] = np.arange(total)
+    own[OnlineBuffer.EPISODE_INDEX_KEY] = np.repeat(np.arange(len(lengths)), lengths)
     return data | own
 
 
@@ -213,7 +205,7 @@ def _completed(
 
 
 def buffer_to_zarr(
-    buffer: "OnlineBuffer",
+    buffer: OnlineBuffer,
     path: str | os.PathLike[str],
     *,
     image_frames_per_shard: int | None,
@@ -231,32 +223,24 @@ def buffer_to_zarr(
     for key in layouts:
         _check_name(key, set(layouts))
     dropped = 0 if keeps_partial else snapshot.partial_frames()
+    lengths = snapshot.lengths[1:] if dropped else snapshot.lengths
     with staging(target) as directory:
         store = directory / "store"
-        with WriteBehind() as behind:
-            root = zarr.create_group(store, zarr_format=3)
-            data = root.create_group(DATA)
-            length = snapshot.num_frames - dropped
-            writers = {
-                key: ArrayWriter(data, key, length, layout, behind)
-                for key, layout in layouts.items()
-            }
-            with progress(length, "exporting", " frames") as bar:
-                for batch in snapshot.batches(dropped):
-                    for key, writer in writers.items():
-                        writer.append(batch[key])
-                    bar.update(len(batch[_TIMESTAMP]))
-            for writer in writers.values():
-                writer.finish()
-            lengths = snapshot.lengths[1:] if dropped else snapshot.lengths
-            write_episode_ends(root, np.cumsum(lengths))
+        with (
+            new_store(store, layouts, np.cumsum(lengths)) as writers,
+            progress(snapshot.num_frames - dropped, "exporting", " frames") as bar,
+        ):
+            for batch in snapshot.batches(dropped):
+                for key, writer in writers.items():
+                    writer.append(batch[key])
+                bar.update(len(batch[OnlineBuffer.TIMESTAMP_KEY]))
         replace_store(store, target)
 
 
 class _Snapshot:
     """The live frames of a buffer in insertion order, as long as nobody overwrites them."""
 
-    def __init__(self, buffer: "OnlineBuffer") -> None:
+    def __init__(self, buffer: OnlineBuffer) -> None:
         self._core = buffer._core
         self._threads = self._core.num_threads
         self._state = self._core.live_episodes()
@@ -264,11 +248,7 @@ class _Snapshot:
         self.lengths = self._state[2].astype(np.int64)
         self.num_frames = int(self.lengths.sum())
         columns = {key: (dtype, tuple(shape)) for key, dtype, shape in self._core.columns}
-        self._columns = {
-            key: column
-            for key, column in columns.items()
-            if key not in (_INDEX, _EPISODE_INDEX)  # which follow from the ends of episodes
-        }
+        self._columns = {key: column for key, column in columns.items() if key not in _COUNTED}
 
     def layouts(self, image_chunk: int, image_shard: int | None) -> dict[str, Layout]:
         """How each array is stored: what has rows and columns of its own is an image."""
@@ -285,7 +265,7 @@ class _Snapshot:
         if first == 0 or self.num_frames == 0:
             return 0
         oldest = self._core.item(position, self._plain)
-        return int(self.lengths[0]) if oldest[_FRAME_INDEX] != 0 else 0
+        return int(self.lengths[0]) if oldest[OnlineBuffer.FRAME_INDEX_KEY] != 0 else 0
 
     def _is_in_place(self) -> bool:
         """Whether all frames are where they were: new ones may have come after them."""

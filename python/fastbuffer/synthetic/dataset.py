@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 
 from fastbuffer import _arguments
@@ -21,25 +20,22 @@ from fastbuffer._chunks import IMAGE_CHUNK
 from fastbuffer._progress import progress
 from fastbuffer._staging import check_replaceable, replace_store, staging
 from fastbuffer._zarr import (
-    DATA,
-    ArrayWriter,
     Layout,
-    WriteBehind,
     checked_shard,
-    write_episode_ends,
+    new_store,
 )
 from fastbuffer.synthetic.episodes import actions_of, draw, mode_counts, shuffled
 from fastbuffer.synthetic.plot import TrajectoryPicture
 from fastbuffer.synthetic.render import Renderer
 from fastbuffer.synthetic.schema import (
     ACTION_KEY,
-    CONTEXT_KEY,
     IMAGE_KEY,
     KEYS,
     MODE_KEY,
     POSITION_KEY,
     SyntheticSchema,
     check,
+    frame_arrays,
     task_of,
 )
 from fastbuffer.synthetic.tasks import Positions, Task
@@ -82,7 +78,8 @@ def create_replay_buffer_from_synthetic(
         raise FileExistsError(refused("zarr_path", expected, picture_path(named)))
     with staging(target) as directory:
         store, picture = directory / "store", directory / "trajectories.png"
-        _make(schema, task, layouts, store, picture)
+        episodes = _written_order(schema, task, directory / "positions")
+        _make(schema, task, layouts, episodes, store, picture)
         replace_store(store, target)
         shutil.move(picture, picture_path(named))
 
@@ -99,14 +96,7 @@ def _layouts(schema: SyntheticSchema, task: Task, image_frames_per_shard: Any) -
         ValueError: The schema wants something else than there is, or the shards do not fit.
         TypeError: `image_frames_per_shard` is no int.
     """
-    size = schema.image_size
-    made: dict[str, tuple[tuple[int, ...], str]] = {
-        IMAGE_KEY: ((size, size, 3), "uint8"),
-        POSITION_KEY: ((2,), "float32"),
-        ACTION_KEY: ((2,), "float32"),
-        CONTEXT_KEY: ((task.num_modes,), "float32"),
-        MODE_KEY: ((1,), "uint8"),
-    }
+    made = frame_arrays(task, schema.image_size)
     specs: Mapping[str, Any] = schema.get_zarr_array_specs()
     layouts = {}
     for key, spec in specs.items():
@@ -132,31 +122,29 @@ def _layouts(schema: SyntheticSchema, task: Task, image_frames_per_shard: Any) -
 
 
 def _make(
-    schema: SyntheticSchema, task: Task, layouts: dict[str, Layout], store: Path, picture: Path
+    schema: SyntheticSchema,
+    task: Task,
+    layouts: dict[str, Layout],
+    episodes: Iterator[tuple[int, Positions]],
+    store: Path,
+    picture: Path,
 ) -> None:
     num_episodes, length = schema.num_episodes, schema.trajectory_length
-    renderer = Renderer(task, schema.image_size)
+    renderer = Renderer(task, schema.image_size) if IMAGE_KEY in layouts else None
     trajectories = TrajectoryPicture(task, num_episodes)
-    with WriteBehind() as behind:
-        root = zarr.create_group(store, zarr_format=3)
-        data = root.create_group(DATA)
-        frames = num_episodes * length
-        writers = {
-            key: ArrayWriter(data, key, frames, layout, behind) for key, layout in layouts.items()
-        }
-        images = writers.get(IMAGE_KEY)
-        numeric = {key: writer for key, writer in writers.items() if key != IMAGE_KEY}
-        with progress(num_episodes, "synthetic episodes", " episodes") as bar:
-            for mode, positions in _written_order(schema, task, store.with_name("positions")):
-                for key, writer in numeric.items():
+    ends = np.arange(1, num_episodes + 1) * length
+    with (
+        new_store(store, layouts, ends) as writers,
+        progress(num_episodes, "synthetic episodes", " episodes") as bar,
+    ):
+        for mode, positions in episodes:
+            for key, writer in writers.items():
+                if key != IMAGE_KEY:
                     writer.append(_values(key, task, mode, positions))
-                if images is not None:
-                    images.fill(length, partial(renderer.draw, positions, mode))
-                trajectories.add(mode, positions)
-                bar.update(1)
-        for writer in writers.values():
-            writer.finish()
-        write_episode_ends(root, np.arange(1, num_episodes + 1) * length)
+                elif renderer is not None:
+                    writer.fill(length, partial(renderer.draw, positions, mode))
+            trajectories.add(mode, positions)
+            bar.update(1)
     trajectories.save(picture)
 
 

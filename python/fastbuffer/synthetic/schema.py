@@ -79,19 +79,27 @@ class SyntheticSchema:
 
     def get_zarr_array_specs(self) -> dict[str, ArraySpec]:
         """The arrays to write, by their keys."""
-        size, modes = self.image_size, task_of(self).num_modes
-        specs = {
-            IMAGE_KEY: _spec((size, size, 3), IMAGE_CHUNK, "uint8"),
-            POSITION_KEY: _spec((2,), NUMERIC_CHUNK, "float32"),
-            ACTION_KEY: _spec((2,), NUMERIC_CHUNK, "float32"),
-            CONTEXT_KEY: _spec((modes,), NUMERIC_CHUNK, "float32"),
-            MODE_KEY: _spec((1,), NUMERIC_CHUNK, "uint8"),
+        return {
+            key: ArraySpec(
+                shape=(0, *shape),
+                chunks=(IMAGE_CHUNK if key == IMAGE_KEY else NUMERIC_CHUNK, *shape),
+                dtype=dtype,
+                needs_compressor=True,
+            )
+            for key, (shape, dtype) in frame_arrays(task_of(self), self.image_size).items()
+            if self.keys is None or key in self.keys
         }
-        return {key: specs[key] for key in KEYS if self.keys is None or key in self.keys}
 
 
-def _spec(shape: tuple[int, ...], chunk: int, dtype: str) -> ArraySpec:
-    return ArraySpec(shape=(0, *shape), chunks=(chunk, *shape), dtype=dtype, needs_compressor=True)
+def frame_arrays(task: Task, image_size: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """For each key the shape and dtype of what a frame has."""
+    return {
+        IMAGE_KEY: ((image_size, image_size, 3), "uint8"),
+        POSITION_KEY: ((2,), "float32"),
+        ACTION_KEY: ((2,), "float32"),
+        CONTEXT_KEY: ((task.num_modes,), "float32"),
+        MODE_KEY: ((1,), "uint8"),
+    }
 
 
 def task_of(schema: SyntheticSchema) -> Task:
