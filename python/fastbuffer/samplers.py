@@ -6,7 +6,7 @@ from the seed and the number of the epoch alone, on every platform.
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ else:
     _Base = object
 
 Positions = NDArray[np.int64]
+Weights: TypeAlias = "NDArray[np.float32] | NDArray[np.float64]"
 
 _AT_ONCE = 4096
 _LARGEST_SEED = 2**64 - 1
@@ -165,14 +166,12 @@ class WeightedSampler(EpochSampler):
         super().__init__(seed)
         numbers = _weights(weights)
         self._num_samples = _arguments.integer(num_samples, "num_samples", at_least=0)
-        self._table = AliasTable(numbers)
-        replaces = _arguments.boolean(replacement, "replacement")
-        self._weights = None if replaces else numbers.copy()  # which the caller may change
-        self._drawn: tuple[int, Positions] | None = None
-        if self._weights is not None and self._num_samples > (numbers > 0).sum():
-            most = int((numbers > 0).sum())
-            expected = f"at most {most}, the number of weights above 0, without replacement"
-            raise ValueError(refused("num_samples", expected, self._num_samples))
+        if _arguments.boolean(replacement, "replacement"):
+            self._table = AliasTable(numbers)
+            self._weights: Weights | None = None
+        else:
+            self._weights = numbers.copy()  # which the caller may change
+            self._drawn = 0, self._draw_whole(self._weights, 0)
 
     def __len__(self) -> int:
         """The number of positions in an epoch."""
@@ -181,19 +180,22 @@ class WeightedSampler(EpochSampler):
     def _draw(self, epoch: int, start: int, stop: int) -> Positions:
         if self._weights is None:
             return self._table.draw(self._seed, epoch, start, stop - start)
-        if self._drawn is None or self._drawn[0] != epoch:
-            whole = draw_without_replacement(self._weights, self._num_samples, self._seed, epoch)
-            self._drawn = epoch, whole
+        if self._drawn[0] != epoch:
+            self._drawn = epoch, self._draw_whole(self._weights, epoch)
         part: Positions = self._drawn[1][start:stop].copy()
         return part
 
+    def _draw_whole(self, weights: Weights, epoch: int) -> Positions:
+        """An epoch without replacement."""
+        return draw_without_replacement(weights, self._num_samples, self._seed, epoch)
 
-def _weights(values: Any) -> NDArray[np.float32] | NDArray[np.float64]:
+
+def _weights(values: Any) -> Weights:
     """The weights as a contiguous array of floats, copied only if they are none."""
     array = to_numpy(values, "weights")
     if array.ndim != 1 or not np.can_cast(array.dtype, np.float64, "same_kind"):
         got = f"{array.dtype} of shape {array.shape}"
         raise ValueError(refused("weights", "a list of numbers", got))
     dtype = np.float32 if array.dtype == np.float32 else np.float64
-    numbers: NDArray[np.float32] | NDArray[np.float64] = np.ascontiguousarray(array, dtype)
+    numbers: Weights = np.ascontiguousarray(array, dtype)
     return numbers
