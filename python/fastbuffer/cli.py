@@ -1,4 +1,4 @@
-"""The commands of ``fastbuffer``. Each imports what it needs only when it is run."""
+"""The commands of ``fastbuffer``. But for NumPy, each imports what it needs only when it is run."""
 
 import math
 import re

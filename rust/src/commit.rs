@@ -1,10 +1,10 @@
 //! Writing: the protocol that puts a batch into the files.
 //!
-//! (1) A record says that the frames about to be overwritten are no longer live, (2) the columns are written, (3) the next
-//! record says that the new frames are. A process killed in between leaves a buffer with every
-//! committed frame that was not about to be overwritten, and with none that is half written. With
-//! [`Durability::Fsync`] each step is on the disk before the next begins, so the same holds for a
-//! power failure, and what was acknowledged stays.
+//! (1) A record says that the frames about to be overwritten are no longer live, (2) the columns
+//! are written, (3) the next record says that the new frames are. A process killed in between leaves
+//! a buffer with every committed frame that was not about to be overwritten, and with none that is
+//! half written. With [`Durability::Fsync`] each step is on the disk before the next begins, so the
+//! same holds for a power failure, and what was acknowledged stays.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

@@ -248,11 +248,11 @@ impl WindowSource<'_> {
             pads.fill(MaybeUninit::new(0));
             return;
         }
-        for ((_, is_pad), pad) in offsets.clamped(before, after).zip(pads) {
+        let answers = offsets.clamped(before, after).zip(pads);
+        let slots = answers.map(|((offset, is_pad), pad)| {
             pad.write(is_pad.into());
-        }
-        let answers = offsets.clamped(before, after);
-        let slots = answers.map(|(offset, _)| self.ring.moved(slot, offset));
+            self.ring.moved(slot, offset)
+        });
         self.column.gather_runs(slots, rows);
     }
 }

@@ -173,8 +173,8 @@ impl WriteMap {
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         assert_within(offset, bytes.len(), self.map.len());
         // SAFETY: the destination range lies within the map (asserted), whose file has its space
-        // reserved; `bytes` cannot overlap it, since no reference into it leaves `WriteMap`. `&mut self`
-        // and the writer lock leave no other writer.
+        // reserved; `bytes` cannot overlap it, since no reference into it leaves `WriteMap`. `&mut
+        // self` and the writer lock leave no other writer.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),

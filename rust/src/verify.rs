@@ -110,17 +110,14 @@ pub fn repair(path: &Path) -> Result<Vec<Finding>> {
     if findings.is_empty() {
         return Ok(findings);
     }
-    let Some(stored) = Stored::read(path)? else {
-        let what = "is missing, and nothing else tells what it held";
-        return Err(Error::damaged(&path.join(MANIFEST_FILE), what));
-    };
+    let stored = Stored::read(path)?.ok_or_else(|| lost(&path.join(MANIFEST_FILE)))?;
     let _lock = WriterLock::acquire(path)?;
     let manifest = &stored.manifest;
     let state = match State::open(path, manifest.capacity, stored.checksum) {
         Ok(state) => Some(state),
         // The manifest was changed: its capacity and rows are not to be trusted.
         Err(Error::Damaged { path: file, what }) if file.ends_with(MANIFEST_FILE) => {
-            return Err(Error::damaged(&file, what));
+            return Err(Error::Damaged { path: file, what });
         }
         Err(error) => Finding::of(error).map(|_| None)?,
     };
@@ -380,17 +377,17 @@ fn intact_slots(path: &Path, manifest: &Manifest) -> Result<usize> {
         let file = path.join(column.file_name());
         check_regular(&file)?;
         let len = match file.metadata() {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(Error::damaged(
-                    &file,
-                    "is missing, and nothing else tells what it held",
-                ));
-            }
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(lost(&file)),
             result => result.at(&file)?.len() as usize,
         };
         intact = intact.min(len / column.row_bytes);
     }
     Ok(intact)
+}
+
+/// That a file is gone for good.
+fn lost(file: &Path) -> Error {
+    Error::damaged(file, "is missing, and nothing else tells what it held")
 }
 
 fn bookkeeping_columns(manifest: &Manifest) -> impl Iterator<Item = &ColumnSpec> {
