@@ -10,13 +10,15 @@ from fastbuffer.errors import BufferLockedError, TimestampToleranceError
 
 if TYPE_CHECKING:
     from fastbuffer.online_buffer import OnlineBuffer
-    from fastbuffer.samplers import WeightedSampler
+    from fastbuffer.samplers import EpisodeSampler, MixedSampler, WeightedSampler
     from fastbuffer.synthetic.dataset import create_replay_buffer_from_synthetic
     from fastbuffer.synthetic.schema import SyntheticSchema
     from fastbuffer.weights import compute_sampler_weights
 
 __all__ = [
     "BufferLockedError",
+    "EpisodeSampler",
+    "MixedSampler",
     "OnlineBuffer",
     "SyntheticSchema",
     "TimestampToleranceError",
@@ -26,6 +28,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "EpisodeSampler": "fastbuffer.samplers",
+    "MixedSampler": "fastbuffer.samplers",
     "OnlineBuffer": "fastbuffer.online_buffer",
     "SyntheticSchema": "fastbuffer.synthetic.schema",
     "WeightedSampler": "fastbuffer.samplers",

@@ -8,7 +8,10 @@ from numpy.typing import NDArray
 __all__ = [
     "AliasTable",
     "Buffer",
+    "EpisodeChoice",
+    "EpisodeOrder",
     "HeldDirectory",
+    "Mixture",
     "Windows",
     "after_fork_in_child",
     "after_fork_in_parent",
@@ -70,6 +73,40 @@ class Buffer:
     def flush(self) -> None: ...
     def take_recovery(self) -> tuple[int, int, int] | None: ...
     def close(self) -> None: ...
+
+@final
+class EpisodeChoice:
+    def __new__(
+        cls,
+        buffer: Buffer,
+        drop_n_first_frames: int,
+        drop_n_last_frames: int,
+        episodes: list[int] | None,
+    ) -> EpisodeChoice: ...
+    def count(self) -> int: ...
+    def order(
+        self, extent: tuple[int, int] | None, shuffled: tuple[int, int] | None
+    ) -> EpisodeOrder: ...
+
+@final
+class EpisodeOrder:
+    @property
+    def extent(self) -> tuple[int, int]: ...
+    def draw(self, start: int, step: int, count: int) -> NDArray[np.int64]: ...
+
+@final
+class Mixture:
+    def __new__(
+        cls,
+        offline_len: int,
+        offline_from: NDArray[np.int64],
+        offline_to: NDArray[np.int64],
+        offline_drop_n_last_frames: int,
+        online: Buffer,
+        online_sampling_ratio: float,
+        online_drop_n_last_frames: int,
+    ) -> Mixture: ...
+    def draw(self, seed: int, epoch: int, start: int, count: int) -> NDArray[np.int64]: ...
 
 @final
 class Windows:

@@ -2,20 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fastbuffer import _arguments
-from fastbuffer._arguments import describe, refused
+from fastbuffer import _sides
+from fastbuffer._arguments import refused
 from fastbuffer._core import sampler_weights
-from fastbuffer._tensors import to_numpy, to_torch, torch_is_installed
+from fastbuffer._tensors import to_torch, torch_is_installed
 from fastbuffer.online_buffer import OnlineBuffer
 
 if TYPE_CHECKING:
     from fastbuffer._batches import Value
-
-Bounds = NDArray[np.int64]
-_NONE: Bounds = np.empty(0, np.int64)
 
 
 def compute_sampler_weights(
@@ -54,10 +48,10 @@ def compute_sampler_weights(
             offline dataset.
         TypeError: An argument has the wrong type.
     """
-    offline_drop = _drop(offline_drop_n_last_frames, "offline_drop_n_last_frames")
-    online_drop = _drop(online_drop_n_last_frames, "online_drop_n_last_frames")
+    offline_drop = _sides.drop(offline_drop_n_last_frames, "offline_drop_n_last_frames")
+    online_drop = _sides.drop(online_drop_n_last_frames, "online_drop_n_last_frames")
     online, ratio = _online(online_dataset, online_sampling_ratio)
-    length, starts, ends = _offline(offline_dataset)
+    length, starts, ends = _sides.offline(offline_dataset)
     weights = sampler_weights(
         length,
         starts,
@@ -68,10 +62,6 @@ def compute_sampler_weights(
         online_drop,
     )
     return to_torch(weights, "weights") if torch_is_installed() else weights
-
-
-def _drop(value: object, name: str) -> int:
-    return _arguments.integer(value, name, at_least=0)
 
 
 def _online(dataset: object, ratio: object) -> tuple[OnlineBuffer | None, float]:
@@ -85,41 +75,5 @@ def _online(dataset: object, ratio: object) -> tuple[OnlineBuffer | None, float]
         )
     if dataset is None:
         return None, 0.0
-    if not isinstance(dataset, OnlineBuffer):
-        raise TypeError(refused("online_dataset", "an OnlineBuffer", describe(dataset)))
-    share = _arguments.real(ratio, "online_sampling_ratio")
-    if not 0 <= share <= 1:
-        raise ValueError(refused("online_sampling_ratio", "from 0 to 1", share))
-    return dataset, share
-
-
-def _offline(dataset: Any) -> tuple[int, Bounds, Bounds]:
-    """The number of frames, and where each episode starts and ends."""
-    if dataset is None:
-        return 0, _NONE, _NONE
-    if not hasattr(dataset, "__len__"):
-        raise TypeError(refused("offline_dataset", "something with a length", describe(dataset)))
-    if hasattr(dataset, "episode_data_index"):
-        episodes, names = dataset.episode_data_index, ("from", "to")
-    elif hasattr(dataset, "meta") and hasattr(dataset.meta, "episodes"):
-        episodes, names = dataset.meta.episodes, ("dataset_from_index", "dataset_to_index")
-    else:
-        expected = "episode_data_index or meta.episodes with the episodes' bounds"
-        raise TypeError(refused("offline_dataset", expected, describe(dataset)))
-    try:
-        starts, ends = (_bounds(episodes[name], name) for name in names)
-    except (KeyError, IndexError, TypeError) as error:
-        expected = f"bounds of its episodes under {names[0]!r} and {names[1]!r}"
-        raise ValueError(refused("offline_dataset", expected, describe(episodes))) from error
-    if len(starts) != len(ends):
-        expected = f"as many {names[0]!r} as {names[1]!r}"
-        raise ValueError(refused("offline_dataset", expected, f"{len(starts)} and {len(ends)}"))
-    return len(dataset), starts, ends
-
-
-def _bounds(values: object, name: str) -> Bounds:
-    array = to_numpy(values, f"offline_dataset's {name!r}")
-    if array.ndim != 1 or (array.size and not np.can_cast(array.dtype, np.int64, "same_kind")):
-        got = f"{array.dtype} of shape {array.shape}"
-        raise ValueError(refused(f"offline_dataset's {name!r}", "a list of int", got))
-    return array.astype(np.int64)
+    buffer = _sides.online(dataset, "online_dataset")
+    return buffer, _sides.share(ratio, "online_sampling_ratio")

@@ -5,7 +5,6 @@
 //! That is why a torn row is never returned, and why errors found in torn data are never reported.
 
 use std::io::ErrorKind;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -23,7 +22,7 @@ use crate::gather::{BatchOut, Out, Source};
 use crate::index;
 use crate::memory::collected;
 use crate::plan::{Plan, Planner, Touched};
-use crate::ring::{Frames, Ring, Seq, Slot};
+use crate::ring::{Frames, LiveBySlot, Ring, Seq, Slot};
 use crate::window::Windows;
 use crate::writers::{WriterShare, unpoisoned};
 
@@ -240,35 +239,26 @@ impl Buffer {
         Err(self.overtaken())
     }
 
-    /// The number of live frames, and the ranges of positions, in slot order, that hold all frames
-    /// but the last `drop_n_last` of each episode.
-    pub fn positions_dropping_last(
-        &self,
-        drop_n_last: usize,
-    ) -> Result<(usize, Vec<Range<usize>>)> {
+    /// What `work` makes of the live episodes, and of their frames in slot order.
+    pub fn with_episodes<T>(&self, work: impl FnOnce(&Episodes, &LiveBySlot) -> T) -> Result<T> {
         let episodes = self.episodes()?;
-        let live = episodes.live();
-        let by_slot = self.ring.by_slot(live);
-        let ranges = episodes.iter().flat_map(|episode| {
-            let kept = episode.frames.len().saturating_sub(drop_n_last) as u64;
-            by_slot.positions(episode.frames.first, Seq(episode.frames.first.0 + kept))
-        });
-        let ranges = ranges.filter(|range| !range.is_empty());
-        Ok((live.len(), collected(ranges, "episode bounds")?))
+        Ok(work(&episodes, &self.ring.by_slot(episodes.live())))
     }
 
     /// The live episodes, in insertion order.
     pub fn live_episodes(&self) -> Result<LiveEpisodes> {
-        let episodes = self.episodes()?;
-        let live = episodes.live();
-        let lengths = episodes.iter().map(|episode| episode.frames.len());
-        let oldest = Seq((live.first.0 + 1).min(live.end.0));
-        let positions = self.ring.by_slot(live).positions(live.first, oldest);
-        Ok(LiveEpisodes {
-            first: live.first,
-            position: positions.into_iter().flatten().next().unwrap_or(0),
-            lengths: collected(lengths, "the lengths of episodes")?,
-        })
+        self.with_episodes(|episodes, by_slot| {
+            let live = episodes.live();
+            let lengths = episodes.iter().map(|episode| episode.frames.len());
+            Ok(LiveEpisodes {
+                first: live.first,
+                position: match live.is_empty() {
+                    true => 0,
+                    false => by_slot.position(live.first),
+                },
+                lengths: collected(lengths, "the lengths of episodes")?,
+            })
+        })?
     }
 
     fn own(&self) -> &Own {

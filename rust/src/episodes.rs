@@ -211,7 +211,7 @@ impl Episodes {
     }
 
     /// All episodes, oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = Episode> + '_ {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Episode> + '_ {
         (0..self.entries.len()).map(|position| self.at(position))
     }
 

@@ -128,6 +128,16 @@ impl LiveBySlot {
         }
     }
 
+    /// The position of a live frame: the inverse of `nth`.
+    pub fn position(&self, seq: Seq) -> usize {
+        let newest_len = self.newest.end - self.newest.start;
+        let position = match seq.0 >= self.newest.start {
+            true => seq.0 - self.newest.start,
+            false => newest_len + (seq.0 - self.older.start),
+        };
+        position as usize
+    }
+
     /// The positions of the live frames `first..end`: one or two ranges.
     pub fn positions(&self, first: Seq, end: Seq) -> [Range<usize>; 2] {
         let older_offset = self.newest.end - self.newest.start;
@@ -180,6 +190,8 @@ mod tests {
             for (seq, slot) in (0..live.len()).map(|i| by_slot.nth(i)) {
                 prop_assert_eq!(slot, ring.slot(seq));
             }
+            let positions = (0..live.len()).map(|i| by_slot.position(by_slot.nth(i).0));
+            prop_assert!(positions.eq(0..live.len()));
         }
 
         #[test]

@@ -5,6 +5,7 @@
 mod arrays;
 mod buffer;
 mod errors;
+mod samplers;
 mod sampling;
 mod staging;
 mod verify;
@@ -26,6 +27,8 @@ fn detach<T: Ungil + Send>(
 mod _core {
     #[pymodule_export]
     use super::buffer::{Buffer, Windows, after_fork_in_child, after_fork_in_parent, before_fork};
+    #[pymodule_export]
+    use super::samplers::{EpisodeChoice, EpisodeOrder, Mixture};
     #[pymodule_export]
     use super::sampling::{AliasTable, draw_without_replacement, sampler_weights};
     #[pymodule_export]

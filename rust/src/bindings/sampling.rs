@@ -1,6 +1,7 @@
-//! What is behind `compute_sampler_weights` and the samplers.
+//! What is behind `compute_sampler_weights` and drawing by weight.
 
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::marker::Ungil;
 use pyo3::prelude::*;
 
 use super::buffer::Buffer;
@@ -8,10 +9,8 @@ use super::detach;
 use crate::error::{Error, Result};
 use crate::memory::{collected, with_room};
 use crate::sampling::alias::{self, Weights};
+use crate::sampling::kept::{kept_of_dataset, kept_positions};
 use crate::sampling::weights::{Side, weights};
-
-/// What is asked for, where there is no memory.
-const EPISODE_BOUNDS: &str = "episode bounds";
 
 /// One float32 weight per frame of `[offline; online]`.
 #[pyfunction]
@@ -21,21 +20,23 @@ pub fn sampler_weights<'py>(
     offline_len: usize,
     offline_from: PyReadonlyArray1<'py, i64>,
     offline_to: PyReadonlyArray1<'py, i64>,
-    offline_drop_n_last_frames: usize,
+    offline_drop_n_last_frames: u64,
     online: Option<&Buffer>,
     online_sampling_ratio: f64,
-    online_drop_n_last_frames: usize,
+    online_drop_n_last_frames: u64,
 ) -> PyResult<Bound<'py, PyArray1<f32>>> {
-    let bounds = std::iter::zip(offline_from.as_array(), offline_to.as_array());
-    let mut bounds = collected(bounds.map(|(from, to)| (*from, *to)), EPISODE_BOUNDS)?;
-    bounds.sort_unstable();
+    let bounds = pairs(&offline_from, &offline_to)?;
     let weights = detach(py, || {
-        let offline = offline_side(offline_len, &bounds, offline_drop_n_last_frames)?;
+        let offline = Side {
+            len: offline_len,
+            kept: kept_of_dataset(offline_len, bounds, offline_drop_n_last_frames)?,
+        };
         let online = online.map_or(Ok(Side::default()), |buffer| {
-            let (len, drawn) = buffer
-                .inner
-                .positions_dropping_last(online_drop_n_last_frames)?;
-            Ok(Side { len, drawn })
+            buffer.inner.with_episodes(|episodes, by_slot| {
+                let kept = kept_positions(episodes, by_slot, online_drop_n_last_frames)?;
+                let len = episodes.live().len();
+                Ok(Side { len, kept })
+            })?
         })?;
         if offline.len == 0 && online.len == 0 {
             return Err(Error::argument(
@@ -49,31 +50,28 @@ pub fn sampler_weights<'py>(
     Ok(weights.into_pyarray(py))
 }
 
-/// `bounds` in order.
-fn offline_side(len: usize, bounds: &[(i64, i64)], drop_n_last: usize) -> Result<Side> {
-    let mut side = Side {
-        len,
-        drawn: with_room(bounds.len(), EPISODE_BOUNDS)?,
-    };
-    let mut previous_end = 0;
-    for &(from, to) in bounds {
-        let range = usize::try_from(from).ok().zip(usize::try_from(to).ok());
-        match range.filter(|&(from, to)| previous_end <= from && from <= to && to <= len) {
-            Some((from, to)) => {
-                side.drawn
-                    .push(from..to.saturating_sub(drop_n_last).max(from));
-                previous_end = to;
-            }
-            None => {
-                return Err(Error::argument(
-                    "offline_dataset",
-                    format!("episodes that do not overlap, within its {len} frames"),
-                    format!("an episode from {from} to {to}"),
-                ));
-            }
-        }
-    }
-    Ok(side)
+/// Where each episode begins and ends.
+pub(super) fn pairs(
+    from: &PyReadonlyArray1<'_, i64>,
+    to: &PyReadonlyArray1<'_, i64>,
+) -> Result<Vec<(i64, i64)>> {
+    let bounds = std::iter::zip(from.as_array(), to.as_array());
+    collected(bounds.map(|(from, to)| (*from, *to)), "episode bounds")
+}
+
+/// `count` draws, as `draw` fills them in.
+pub(super) fn drawn<'py>(
+    py: Python<'py>,
+    count: usize,
+    draw: impl Ungil + Send + FnOnce(&mut [i64]) -> Result<()>,
+) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    let drawn = detach(py, || {
+        let mut drawn = with_room(count, "draws")?;
+        drawn.resize(count, 0);
+        draw(&mut drawn)?;
+        Ok(drawn)
+    })?;
+    Ok(drawn.into_pyarray(py))
 }
 
 /// Weights as Python has them.
@@ -115,13 +113,10 @@ impl AliasTable {
         start: u64,
         count: usize,
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let drawn = detach(py, || {
-            let mut drawn = with_room(count, "draws")?;
-            drawn.resize(count, 0);
-            self.0.draw(seed, epoch, start, &mut drawn);
-            Ok(drawn)
-        })?;
-        Ok(drawn.into_pyarray(py))
+        drawn(py, count, |out| {
+            self.0.draw(seed, epoch, start, out);
+            Ok(())
+        })
     }
 }
 

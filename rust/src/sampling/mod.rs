@@ -1,5 +1,9 @@
 //! How training draws frames.
 
 pub mod alias;
+pub mod kept;
+pub mod mixture;
+pub mod order;
+pub mod permutation;
 pub mod random;
 pub mod weights;

@@ -1,23 +1,16 @@
 //! Sampling weights for a dataset and a buffer side by side, in one pass over the frames.
 
-use std::ops::Range;
-
 use crate::error::Result;
 use crate::memory::with_room;
+use crate::sampling::kept::Ranges;
 
 /// One side: how many frames it has, and which of them may be drawn.
 #[derive(Clone, Debug, Default)]
 pub struct Side {
     /// The number of frames.
     pub len: usize,
-    /// Ranges of frames that may be drawn, within `0..len` and disjoint.
-    pub drawn: Vec<Range<usize>>,
-}
-
-impl Side {
-    fn count(&self) -> usize {
-        self.drawn.iter().map(Range::len).sum()
-    }
+    /// Those that may be drawn.
+    pub kept: Ranges,
 }
 
 /// One weight per frame of `[offline; online]`. The drawn frames of a side weigh the same; the
@@ -26,7 +19,7 @@ impl Side {
 pub fn weights(offline: &Side, online: &Side, online_share: f64) -> Result<Vec<f32>> {
     let total = offline.len.saturating_add(online.len);
     let mut weights = with_room(total, "weights")?;
-    let online_share = match (offline.count(), online.count()) {
+    let online_share = match (offline.kept.len(), online.kept.len()) {
         (0, 0) => {
             weights.resize(total, (1.0 / total as f64) as f32);
             return Ok(weights);
@@ -43,9 +36,9 @@ pub fn weights(offline: &Side, online: &Side, online_share: f64) -> Result<Vec<f
 }
 
 fn fill(weights: &mut [f32], side: &Side, share: f64) {
-    let weight = (share / side.count() as f64) as f32;
-    for range in &side.drawn {
-        weights[range.clone()].fill(weight);
+    let weight = (share / side.kept.len() as f64) as f32;
+    for range in side.kept.iter() {
+        weights[range.start as usize..range.end as usize].fill(weight);
     }
 }
 
@@ -57,13 +50,14 @@ mod tests {
 
     fn side() -> impl Strategy<Value = Side> {
         proptest::collection::vec((0usize..4, 0usize..4), 0..5).prop_map(|parts| {
-            let mut side = Side::default();
-            for (skipped, drawn) in parts {
-                let start = side.len + skipped;
-                side.len = start + drawn;
-                side.drawn.push(start..side.len);
-            }
-            side
+            let mut len = 0;
+            let ranges = parts.into_iter().map(|(skipped, kept)| {
+                let start = len + skipped;
+                len = start + kept;
+                start as u64..len as u64
+            });
+            let kept = Ranges::new(ranges).unwrap();
+            Side { len, kept }
         })
     }
 
@@ -74,7 +68,7 @@ mod tests {
             let weights = weights(&offline, &online, share).unwrap();
             let sum = |weights: &[f32]| weights.iter().map(|&w| f64::from(w)).sum::<f64>();
             prop_assert!((sum(&weights) - 1.0).abs() < 1e-6);
-            if offline.count() > 0 && online.count() > 0 {
+            if !offline.kept.is_empty() && !online.kept.is_empty() {
                 prop_assert!((sum(&weights[offline.len..]) - share).abs() < 1e-6);
             }
         }
