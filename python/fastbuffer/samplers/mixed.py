@@ -13,8 +13,8 @@ class MixedSampler(EpochSampler):
     """Draws positions of `ConcatDataset([offline, online])`, with replacement.
 
     They are drawn by the weights of `compute_sampler_weights`, which are never made: each draw is
-    by what the buffer holds then. A `ConcatDataset` takes note of lengths when it is made, so make it
-    anew when the buffer has grown; once full, a buffer keeps its length.
+    by what the buffer holds then. A `ConcatDataset` takes note of lengths when it is made, so make
+    it anew when the buffer has grown; once full, a buffer keeps its length.
     """
 
     def __init__(
