@@ -34,7 +34,7 @@ CALLS = [[(7, 9, 3)], [(20, 15), (6, 2)], [(5,)] * 30, [(1,) * 100], [(90,)], [(
 
 
 @pytest.mark.parametrize("calls", CALLS, ids=str)
-@pytest.mark.parametrize(("first", "last"), [(0, 0), (2, 0), (0, 3), (1, 2)])
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (2, 0), (0, 3), (1, 2), (99, 0)])
 def test_an_epoch_has_each_frame_once(tmp_path, calls, first, last):
     buffer = made(tmp_path, calls=calls)
     expected = kept(buffer, first, last)
@@ -207,10 +207,20 @@ def test_a_mixture_goes_on_where_another_one_stopped(tmp_path):
     assert list(again) == list(resumed)
 
 
+class NoBounds(Offline):
+    def __init__(self):
+        self.length = 3
+        self.episode_data_index = {}
+
+
 def test_what_cannot_be_mixed_is_refused(tmp_path):
     buffer = made(tmp_path, calls=[])
     for ratio in (-0.1, 1.1, np.nan):
         refused_with("ratio: expected from 0 to 1", MixedSampler, Offline([5]), buffer, ratio)
+    refused_with("offline: expected bounds of its episodes", MixedSampler, NoBounds(), buffer, 0.5)
+    overlapping = Offline([5])
+    overlapping.length = 4
+    refused_with("offline: expected episodes that do not", MixedSampler, overlapping, buffer, 0.5)
     refused_with("both sides empty", list, MixedSampler(None, buffer, 0.5))
     with pytest.raises(TypeError, match="online: expected an OnlineBuffer"):
         MixedSampler(Offline([5]), None, 0.5)

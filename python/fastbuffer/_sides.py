@@ -48,7 +48,7 @@ def online(buffer: object, name: str) -> OnlineBuffer:
     return buffer
 
 
-def offline(dataset: Any) -> tuple[int, Bounds, Bounds]:
+def offline(dataset: Any, name: str) -> tuple[int, Bounds, Bounds]:
     """The number of frames of a dataset, and where each of its episodes starts and ends.
 
     Raises:
@@ -58,28 +58,28 @@ def offline(dataset: Any) -> tuple[int, Bounds, Bounds]:
     if dataset is None:
         return 0, _NONE, _NONE
     if not hasattr(dataset, "__len__"):
-        raise TypeError(refused("offline_dataset", "something with a length", describe(dataset)))
+        raise TypeError(refused(name, "something with a length", describe(dataset)))
     if hasattr(dataset, "episode_data_index"):
         episodes, names = dataset.episode_data_index, ("from", "to")
     elif hasattr(dataset, "meta") and hasattr(dataset.meta, "episodes"):
         episodes, names = dataset.meta.episodes, ("dataset_from_index", "dataset_to_index")
     else:
         expected = "episode_data_index or meta.episodes with the episodes' bounds"
-        raise TypeError(refused("offline_dataset", expected, describe(dataset)))
+        raise TypeError(refused(name, expected, describe(dataset)))
     try:
-        starts, ends = (_bounds(episodes[name], name) for name in names)
+        starts, ends = (_bounds(episodes[key], f"{name}'s {key!r}") for key in names)
     except (KeyError, IndexError, TypeError) as error:
         expected = f"bounds of its episodes under {names[0]!r} and {names[1]!r}"
-        raise ValueError(refused("offline_dataset", expected, describe(episodes))) from error
+        raise ValueError(refused(name, expected, describe(episodes))) from error
     if len(starts) != len(ends):
         expected = f"as many {names[0]!r} as {names[1]!r}"
-        raise ValueError(refused("offline_dataset", expected, f"{len(starts)} and {len(ends)}"))
+        raise ValueError(refused(name, expected, f"{len(starts)} and {len(ends)}"))
     return len(dataset), starts, ends
 
 
 def _bounds(values: object, name: str) -> Bounds:
-    array = to_numpy(values, f"offline_dataset's {name!r}")
+    array = to_numpy(values, name)
     if array.ndim != 1 or (array.size and not np.can_cast(array.dtype, np.int64, "same_kind")):
         got = f"{array.dtype} of shape {array.shape}"
-        raise ValueError(refused(f"offline_dataset's {name!r}", "a list of int", got))
+        raise ValueError(refused(name, "a list of int", got))
     return array.astype(np.int64)

@@ -51,7 +51,7 @@ def compute_sampler_weights(
     offline_drop = _sides.drop(offline_drop_n_last_frames, "offline_drop_n_last_frames")
     online_drop = _sides.drop(online_drop_n_last_frames, "online_drop_n_last_frames")
     online, ratio = _online(online_dataset, online_sampling_ratio)
-    length, starts, ends = _sides.offline(offline_dataset)
+    length, starts, ends = _sides.offline(offline_dataset, "offline_dataset")
     weights = sampler_weights(
         length,
         starts,

@@ -20,6 +20,8 @@ class EpisodeSampler(EpochSampler):
     the others load its `state_dict`.
     """
 
+    _BEGINNING = ("length", "end", "frames")
+
     def __init__(
         self,
         buffer: OnlineBuffer,
@@ -71,17 +73,7 @@ class EpisodeSampler(EpochSampler):
         return self._choice.count() // self._replicas
 
     def _begin(self, number: int, beginning: Beginning | None) -> Epoch:
-        extent = None
-        if beginning is not None:
-            if not {"end", "frames"} <= beginning.keys():
-                raise ValueError(
-                    refused(
-                        "state",
-                        "the keys epoch and position with length, end, frames",
-                        [*beginning],
-                    )
-                )
-            extent = beginning["end"], beginning["frames"]
+        extent = None if beginning is None else (beginning["end"], beginning["frames"])
         order = self._choice.order(extent, (self._seed, number) if self._shuffle else None)
         end, frames = order.extent
         if frames < self._replicas:
@@ -102,4 +94,4 @@ def _numbers(episodes: object) -> list[int]:
     numbers = {_arguments.integer(number, "episodes", at_least=0) for number in episodes}
     if not numbers:
         raise ValueError(refused("episodes", "at least one number, or None for all", "none"))
-    return sorted(numbers)
+    return list(numbers)

@@ -72,6 +72,9 @@ class Epoch:
 class EpochSampler(_Base):
     """Epochs of positions, of which each can be repeated, and gone on with from any place."""
 
+    #: The keys of a `Beginning`.
+    _BEGINNING: tuple[str, ...] = ("length",)
+
     def __init__(self, seed: int) -> None:
         """Begin before epoch 0.
 
@@ -143,10 +146,10 @@ class EpochSampler(_Base):
             _arguments.integer(position, "state['position']", at_least=0, at_most=0)
             self.set_epoch(number)
             return
-        epoch = self._begin(number, numbers)
-        if numbers.keys() != epoch.beginning.keys():
-            expected = f"the keys epoch and position with {', '.join(epoch.beginning)}"
+        if numbers.keys() != set(self._BEGINNING):
+            expected = f"the keys epoch and position with {', '.join(self._BEGINNING)}"
             raise ValueError(refused("state", expected, [*state]))
+        epoch = self._begin(number, numbers)
         length = epoch.beginning["length"]
         name = "state['position']"
         epoch.position = _arguments.integer(position, name, at_least=0, at_most=length)

@@ -54,7 +54,7 @@ class MixedSampler(EpochSampler):
         if num_samples is not None:
             num_samples = _arguments.integer(num_samples, "num_samples", at_least=0)
         self._num_samples = num_samples
-        self._offline_len, starts, ends = _sides.offline(offline)
+        self._offline_len, starts, ends = _sides.offline(offline, "offline")
         self._mixture = Mixture(
             *(self._offline_len, starts, ends, offline_drop),
             *(self._online._core, share, online_drop),
@@ -69,9 +69,8 @@ class MixedSampler(EpochSampler):
     def _begin(self, number: int, beginning: Beginning | None) -> Epoch:
         if beginning is None:
             # Without any frame, the first draw says so.
-            length = len(self) if self._num_samples is not None else max(len(self), 1)
-            beginning = {"length": length}
-        return Epoch(number, partial(self._draw, number), {"length": beginning.get("length", 0)})
+            beginning = {"length": max(len(self), 1) if self._num_samples is None else len(self)}
+        return Epoch(number, partial(self._draw, number), beginning)
 
     def _draw(self, number: int, start: int, stop: int) -> Positions:
         return self._mixture.draw(self._seed, number, start, stop - start)

@@ -51,12 +51,7 @@ impl EpisodeChoice {
         shuffled: Option<(u64, u64)>,
     ) -> PyResult<EpisodeOrder> {
         let order = detach(py, || {
-            Order::new(
-                &self.buffer.get().inner,
-                self.choice.clone(),
-                extent,
-                shuffled,
-            )
+            Order::new(&self.buffer.get().inner, &self.choice, extent, shuffled)
         })?;
         let buffer = self.buffer.clone_ref(py);
         Ok(EpisodeOrder { buffer, order })
@@ -115,9 +110,10 @@ impl Mixture {
         online_drop_n_last_frames: u64,
     ) -> PyResult<Self> {
         let bounds = pairs(&offline_from, &offline_to)?;
+        let drop = offline_drop_n_last_frames;
         let mixture = mixture::Mixture {
             offline_len,
-            offline_kept: kept_of_dataset(offline_len, bounds, offline_drop_n_last_frames)?,
+            offline_kept: kept_of_dataset("offline", offline_len, bounds, drop)?,
             online_share: online_sampling_ratio,
             online_drop_n_last: online_drop_n_last_frames,
         };

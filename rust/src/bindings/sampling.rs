@@ -27,10 +27,9 @@ pub fn sampler_weights<'py>(
 ) -> PyResult<Bound<'py, PyArray1<f32>>> {
     let bounds = pairs(&offline_from, &offline_to)?;
     let weights = detach(py, || {
-        let offline = Side {
-            len: offline_len,
-            kept: kept_of_dataset(offline_len, bounds, offline_drop_n_last_frames)?,
-        };
+        let (name, len) = ("offline_dataset", offline_len);
+        let kept = kept_of_dataset(name, len, bounds, offline_drop_n_last_frames)?;
+        let offline = Side { len, kept };
         let online = online.map_or(Ok(Side::default()), |buffer| {
             buffer.inner.with_episodes(|episodes, by_slot| {
                 let kept = kept_positions(episodes, by_slot, online_drop_n_last_frames)?;

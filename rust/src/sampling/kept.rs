@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::episodes::Episodes;
 use crate::error::{Error, Result};
 use crate::memory::{collected, with_room};
-use crate::ring::{LiveBySlot, Seq};
+use crate::ring::{Frames, LiveBySlot, Seq};
 use crate::search::first_where;
 
 /// What an error says of where episodes begin and end.
@@ -59,6 +59,16 @@ impl Ranges {
     }
 }
 
+/// The frames of an episode but some at either end.
+pub fn kept_frames(frames: Frames, drop_n_first: u64, drop_n_last: u64) -> Frames {
+    let (first, end) = (frames.first.0, frames.end.0);
+    let first = first.saturating_add(drop_n_first).min(end);
+    Frames {
+        first: Seq(first),
+        end: Seq(end.saturating_sub(drop_n_last).max(first)),
+    }
+}
+
 /// The positions of all live frames but the last `drop_n_last` of each episode.
 pub fn kept_positions(
     episodes: &Episodes,
@@ -66,16 +76,16 @@ pub fn kept_positions(
     drop_n_last: u64,
 ) -> Result<Ranges> {
     Ranges::new(episodes.iter().flat_map(|episode| {
-        let kept = (episode.frames.len() as u64).saturating_sub(drop_n_last);
-        let end = Seq(episode.frames.first.0 + kept);
-        let ranges = by_slot.positions(episode.frames.first, end);
+        let kept = kept_frames(episode.frames, 0, drop_n_last);
+        let ranges = by_slot.positions(kept.first, kept.end);
         ranges.map(|range| range.start as u64..range.end as u64)
     }))
 }
 
 /// The frames of a dataset of `len` frames but the last `drop_n_last` of each episode. `bounds` are
-/// where its episodes begin and end, in any order.
+/// where its episodes begin and end, in any order; `name` is the dataset's, for the error.
 pub fn kept_of_dataset(
+    name: &str,
     len: usize,
     mut bounds: Vec<(i64, i64)>,
     drop_n_last: u64,
@@ -86,7 +96,7 @@ pub fn kept_of_dataset(
         let fits = previous_end <= from && from <= to && to.cast_unsigned() <= len as u64;
         if !fits {
             return Err(Error::argument(
-                "offline_dataset",
+                name,
                 format!("episodes that do not overlap, within its {len} frames"),
                 format!("an episode from {from} to {to}"),
             ));

@@ -1,8 +1,6 @@
 //! Drawing from a dataset and a buffer side by side, by the rule of [`crate::sampling::weights`] but
 //! without a weight per frame, and by what is in the buffer at each draw.
 
-use std::cell::OnceCell;
-
 use crate::buffer::Buffer;
 use crate::episodes::Episodes;
 use crate::error::{Error, Result};
@@ -47,16 +45,16 @@ impl Mixture {
                     "both sides empty",
                 ));
             }
-            let online = Online {
+            let mut online = Online {
                 episodes,
                 by_slot,
                 drop_n_last: self.online_drop_n_last,
-                kept: OnceCell::new(),
+                kept: None,
             };
             for (draw, position) in (start..).zip(out) {
                 // Each has a generator of its own, since one does not know how many numbers it takes.
                 let random = &mut Random::new(seed, epoch, draw);
-                *position = match self.one(&online, random)? {
+                *position = match self.one(&mut online, random)? {
                     Some(position) => position,
                     None => random.below(total),
                 } as i64;
@@ -66,8 +64,8 @@ impl Mixture {
     }
 
     /// A frame that may be drawn, of the side whose turn it is if that has any.
-    fn one(&self, online: &Online<'_>, random: &mut Random) -> Result<Option<usize>> {
-        let from_online = |random: &mut Random| -> Result<Option<usize>> {
+    fn one(&self, online: &mut Online<'_>, random: &mut Random) -> Result<Option<usize>> {
+        let mut from_online = |random: &mut Random| -> Result<Option<usize>> {
             let position = online.draw(random)?;
             Ok(position.map(|position| self.offline_len + position))
         };
@@ -83,11 +81,11 @@ impl Mixture {
 }
 
 fn one_of(ranges: &Ranges, random: &mut Random) -> Option<usize> {
-    match ranges.is_empty() {
-        true => None,
-        false => ranges.nth(random.below(ranges.len() as usize) as u64),
+    if ranges.is_empty() {
+        return None;
     }
-    .map(|position| position as usize)
+    let position = ranges.nth(random.below(ranges.len() as usize) as u64);
+    position.map(|position| position as usize)
 }
 
 /// The buffer's side at one moment.
@@ -96,12 +94,12 @@ struct Online<'a> {
     by_slot: &'a LiveBySlot,
     drop_n_last: u64,
     /// Counted only if a draw has to know.
-    kept: OnceCell<Ranges>,
+    kept: Option<Ranges>,
 }
 
 impl Online<'_> {
     /// A frame that may be drawn, each as likely as another.
-    fn draw(&self, random: &mut Random) -> Result<Option<usize>> {
+    fn draw(&mut self, random: &mut Random) -> Result<Option<usize>> {
         let len = self.episodes.live().len();
         if len == 0 {
             return Ok(None);
@@ -114,10 +112,13 @@ impl Online<'_> {
                 return Ok(Some(position));
             }
         }
-        if self.kept.get().is_none() {
-            let kept = kept_positions(self.episodes, self.by_slot, self.drop_n_last)?;
-            let _ = self.kept.set(kept);
-        }
-        Ok(self.kept.get().and_then(|kept| one_of(kept, random)))
+        let kept = match &self.kept {
+            Some(kept) => kept,
+            None => {
+                let kept = kept_positions(self.episodes, self.by_slot, self.drop_n_last)?;
+                self.kept.insert(kept)
+            }
+        };
+        Ok(one_of(kept, random))
     }
 }

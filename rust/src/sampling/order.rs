@@ -8,12 +8,12 @@ use crate::buffer::Buffer;
 use crate::episodes::Episode;
 use crate::error::{Error, Result};
 use crate::memory::collected;
-use crate::ring::Seq;
-use crate::sampling::kept::Ranges;
+use crate::ring::{Frames, Seq};
+use crate::sampling::kept::{Ranges, kept_frames};
 use crate::sampling::permutation::Permutation;
 
 /// Which frames of a buffer's episodes are drawn.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Choice {
     /// How many frames at the beginning of each episode are not: what is left of it, if it has lost some.
     pub drop_n_first: u64,
@@ -30,21 +30,18 @@ impl Choice {
     }
 
     /// The frames of an episode.
-    fn of(&self, episode: &Episode) -> (u64, u64) {
-        let (first, end) = (episode.frames.first.0, episode.frames.end.0);
-        let first = first.saturating_add(self.drop_n_first);
-        let end = end.saturating_sub(self.drop_n_last).max(first);
+    fn of(&self, episode: Episode) -> Frames {
         match self.has(episode.number) {
-            true => (first, end),
-            false => (first, first),
+            true => kept_frames(episode.frames, self.drop_n_first, self.drop_n_last),
+            false => Frames::none_at(episode.frames.first),
         }
     }
 
     /// How many frames of a buffer are drawn now.
     pub fn count(&self, buffer: &Buffer) -> Result<u64> {
         buffer.with_episodes(|episodes, _| {
-            let counts = episodes.iter().map(|episode| self.of(&episode));
-            counts.map(|(first, end)| end - first).sum()
+            let counts = episodes.iter().map(|episode| self.of(episode).len() as u64);
+            counts.sum()
         })
     }
 }
@@ -52,7 +49,8 @@ impl Choice {
 /// An epoch.
 #[derive(Clone, Debug)]
 pub struct Order {
-    choice: Choice,
+    /// As its choice of frames has it.
+    drop_n_first: u64,
     /// The frame after the newest one.
     end: Seq,
     /// The number of frames.
@@ -71,7 +69,7 @@ impl Order {
     /// its number, if they are given.
     pub fn new(
         buffer: &Buffer,
-        choice: Choice,
+        choice: &Choice,
         extent: Option<Extent>,
         shuffled: Option<(u64, u64)>,
     ) -> Result<Self> {
@@ -81,8 +79,8 @@ impl Order {
             let newest_first = episodes.iter().rev();
             let of_the_epoch = newest_first.filter(|episode| episode.frames.end.0 <= end);
             let ages = Ranges::new(of_the_epoch.map(|episode| {
-                let (first, stop) = choice.of(&episode);
-                end - stop..end - first
+                let kept = choice.of(episode);
+                end - kept.end.0..end - kept.first.0
             }));
             (live, ages)
         })?;
@@ -102,7 +100,7 @@ impl Order {
         }
         let permutation = shuffled.map(|(seed, epoch)| Permutation::new(len, seed, epoch));
         Ok(Self {
-            choice,
+            drop_n_first: choice.drop_n_first,
             end: Seq(end),
             len,
             ages,
@@ -129,7 +127,7 @@ impl Order {
                 let age = self.ages.nth(self.len - 1 - number)?;
                 let frame = self.end.0 - 1 - age;
                 // One at the beginning of an episode has to have its frames before it, too.
-                let is_kept = first_live + self.choice.drop_n_first <= frame;
+                let is_kept = first_live.saturating_add(self.drop_n_first) <= frame;
                 is_kept.then(|| by_slot.position(Seq(frame)) as i64)
             });
             collected(positions, "draws")
