@@ -10,7 +10,12 @@ from fastbuffer.errors import BufferLockedError, TimestampToleranceError
 
 if TYPE_CHECKING:
     from fastbuffer.online_buffer import OnlineBuffer
-    from fastbuffer.samplers import EpisodeSampler, MixedSampler, WeightedSampler
+    from fastbuffer.samplers import (
+        EpisodeSampler,
+        MixedSampler,
+        PrioritizedSampler,
+        WeightedSampler,
+    )
     from fastbuffer.synthetic.dataset import create_replay_buffer_from_synthetic
     from fastbuffer.synthetic.schema import SyntheticSchema
     from fastbuffer.weights import compute_sampler_weights
@@ -20,6 +25,7 @@ __all__ = [
     "EpisodeSampler",
     "MixedSampler",
     "OnlineBuffer",
+    "PrioritizedSampler",
     "SyntheticSchema",
     "TimestampToleranceError",
     "WeightedSampler",
@@ -31,6 +37,7 @@ _HOMES = {
     "EpisodeSampler": "fastbuffer.samplers",
     "MixedSampler": "fastbuffer.samplers",
     "OnlineBuffer": "fastbuffer.online_buffer",
+    "PrioritizedSampler": "fastbuffer.samplers",
     "SyntheticSchema": "fastbuffer.synthetic.schema",
     "WeightedSampler": "fastbuffer.samplers",
     "compute_sampler_weights": "fastbuffer.weights",

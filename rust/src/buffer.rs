@@ -129,9 +129,29 @@ impl Buffer {
         self.ring.slot(seq)
     }
 
+    /// The ring that frames live in.
+    pub fn ring(&self) -> Ring {
+        self.ring
+    }
+
+    /// Refuses a buffer that is only open for reading.
+    pub fn check_writable(&self) -> Result<()> {
+        match self.mode {
+            Mode::Append => Ok(()),
+            Mode::Read => Err(Error::ReadOnly {
+                path: self.path().to_owned(),
+            }),
+        }
+    }
+
+    /// The live frames.
+    pub fn live(&self) -> Result<Frames> {
+        Ok(self.record()?.live)
+    }
+
     /// The number of live frames.
     pub fn len(&self) -> Result<usize> {
-        Ok(self.record()?.live.len())
+        Ok(self.live()?.len())
     }
 
     /// Whether no frame is live.
@@ -146,11 +166,7 @@ impl Buffer {
 
     /// Inserts whole episodes and says how their numbers were shifted.
     pub fn append(&self, batch: Batch<'_>) -> Result<Shift> {
-        if self.mode == Mode::Read {
-            return Err(Error::ReadOnly {
-                path: self.path().to_owned(),
-            });
-        }
+        self.check_writable()?;
         self.with_writer(|writer| {
             writer.append(&self.directory.state.load()?, batch, self.durability)
         })

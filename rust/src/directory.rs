@@ -13,8 +13,8 @@ use crate::episodes::Episodes;
 use crate::error::{AtPath, Error, Result};
 use crate::files::{Made, exists, replace, sync_directory, sync_file, sync_parent};
 use crate::format::{
-    MANIFEST_FILE, Manifest, NEXT_INDEX_FILE, OCCUPANCY_MASK_FILE, Record, STATE_FILE, check_fps,
-    manifest_checksum,
+    MANIFEST_FILE, Manifest, NEXT_INDEX_FILE, OCCUPANCY_MASK_FILE, PRIORITIES_FILE, Record,
+    STATE_FILE, check_fps, manifest_checksum,
 };
 use crate::gather::Column;
 use crate::index;
@@ -318,7 +318,8 @@ pub fn files_of(manifest: &Manifest) -> Vec<(String, usize)> {
 fn create(path: &Path, stored: &Stored, preallocate: bool) -> Result<()> {
     let manifest = &stored.manifest;
     // Looked for first: what is there when the marker is could be taken for what it left behind.
-    for (name, _) in files_of(manifest) {
+    let names = files_of(manifest).into_iter().map(|(name, _)| name);
+    for name in names.chain([PRIORITIES_FILE.to_owned()]) {
         if exists(&path.join(&name))? {
             return Err(io::Error::from(ErrorKind::AlreadyExists)).at(&path.join(name));
         }

@@ -20,6 +20,8 @@ pub const STATE_FILE: &str = "_state";
 pub const NEXT_INDEX_FILE: &str = "_next_index";
 /// Which slots are live, a bool each, for other implementations.
 pub const OCCUPANCY_MASK_FILE: &str = "_occupancy_mask";
+/// The priorities' file, which is there once frames are drawn by them.
+pub const PRIORITIES_FILE: &str = "_priorities";
 
 /// The version that this code writes, and the only one it reads.
 pub const VERSION: u64 = 1;

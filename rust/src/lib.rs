@@ -24,6 +24,7 @@ pub mod map;
 pub mod memory;
 pub mod offsets;
 pub mod plan;
+pub mod priority_file;
 pub mod ring;
 pub mod rows;
 pub mod sampling;

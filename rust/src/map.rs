@@ -26,6 +26,13 @@ pub(crate) use tests::trace;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity(u64, u64);
 
+impl Identity {
+    /// That of an open file; `path` is where it was opened.
+    pub fn of(file: &File, path: &Path) -> Result<Self> {
+        Ok(identity(&file.metadata().at(path)?, path))
+    }
+}
+
 /// A whole file, mapped for reading.
 #[derive(Debug)]
 pub struct ReadMap(MmapRaw, Identity);
@@ -104,7 +111,8 @@ impl ReadMap {
     }
 }
 
-/// A whole file, mapped for writing. Only the process that holds the writer lock has any.
+/// A whole file, mapped for writing. Bytes are only written by the process that holds the writer
+/// lock; what is shared otherwise is written in words.
 #[derive(Debug)]
 pub struct WriteMap {
     map: MmapRaw,
@@ -198,6 +206,25 @@ impl WriteMap {
     pub fn store(&mut self, position: usize, value: u64, ordering: Ordering) {
         self.words()[position].store(value, ordering);
         trace::wrote(&self.path, position * 8, &value.to_le_bytes());
+    }
+
+    /// Makes the 64-bit word at `position`, counted in words, `value` if that is more.
+    pub fn fetch_max(&mut self, position: usize, value: u64, ordering: Ordering) {
+        let before = self.words()[position].fetch_max(value, ordering);
+        trace::wrote(&self.path, position * 8, &before.max(value).to_le_bytes());
+    }
+
+    /// Adds to the 64-bit word at `position`, counted in words, and says what it was.
+    pub fn fetch_add(&mut self, position: usize, value: u64, ordering: Ordering) -> u64 {
+        let before = self.words()[position].fetch_add(value, ordering);
+        let after = before.wrapping_add(value);
+        trace::wrote(&self.path, position * 8, &after.to_le_bytes());
+        before
+    }
+
+    /// The 64-bit word at `position`, counted in words.
+    pub fn load(&self, position: usize, ordering: Ordering) -> u64 {
+        self.words()[position].load(ordering)
     }
 
     fn words(&self) -> &[AtomicU64] {

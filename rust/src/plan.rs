@@ -152,7 +152,7 @@ impl Planner<'_> {
 }
 
 /// The position that `index` means.
-fn position(index: i64, live: Frames) -> Result<usize> {
+pub fn position(index: i64, live: Frames) -> Result<usize> {
     let len = live.len();
     let position = if index < 0 {
         index.checked_add_unsigned(len as u64)

@@ -138,6 +138,15 @@ impl LiveBySlot {
         position as usize
     }
 
+    /// The live frame in a slot that has one.
+    pub fn in_slot(&self, slot: Slot) -> Seq {
+        let seq = self.lap + slot.0 as u64;
+        match seq < self.newest.end {
+            true => Seq(seq),
+            false => Seq(seq - self.capacity),
+        }
+    }
+
     /// The positions of the live frames `first..end`: one or two ranges.
     pub fn positions(&self, first: Seq, end: Seq) -> [Range<usize>; 2] {
         let older_offset = self.newest.end - self.newest.start;
@@ -189,6 +198,7 @@ mod tests {
             prop_assert_eq!(got, expected);
             for (seq, slot) in (0..live.len()).map(|i| by_slot.nth(i)) {
                 prop_assert_eq!(slot, ring.slot(seq));
+                prop_assert_eq!(by_slot.in_slot(slot), seq);
             }
             let positions = (0..live.len()).map(|i| by_slot.position(by_slot.nth(i).0));
             prop_assert!(positions.eq(0..live.len()));

@@ -30,7 +30,7 @@ pub struct WriterShare(Arc<Shared>);
 impl WriterShare {
     /// A share in what other buffers of this process write `directory` with.
     pub fn of(directory: &Directory) -> Self {
-        let _not_forking = unpoisoned_read(&FORKING);
+        let _not_forking = not_forking();
         let identity = directory.state.identity();
         let mut known = unpoisoned(known());
         known.retain(|(_, shared)| shared.strong_count() > 0);
@@ -45,7 +45,7 @@ impl WriterShare {
 
     /// Lets `work` use the writer, if there is one.
     pub fn with_open<T>(&self, work: impl FnOnce(&mut Writer) -> Result<T>) -> Result<Option<T>> {
-        let _not_forking = unpoisoned_read(&FORKING);
+        let _not_forking = not_forking();
         match &mut *unpoisoned(&self.0) {
             Some(writer) if !writer.is_void() => work(writer).map(Some),
             _ => Ok(None),
@@ -59,7 +59,7 @@ impl WriterShare {
         directory: &Directory,
         work: impl FnOnce(&mut Writer) -> Result<T>,
     ) -> Result<T> {
-        let _not_forking = unpoisoned_read(&FORKING);
+        let _not_forking = not_forking();
         // A writer that panicked left a valid record in force, as a killed one would.
         let mut shared = unpoisoned(&self.0);
         work(match &mut *shared {
@@ -71,7 +71,7 @@ impl WriterShare {
 
 impl Drop for WriterShare {
     fn drop(&mut self) {
-        let _not_forking = unpoisoned_read(&FORKING);
+        let _not_forking = not_forking();
         // Shares are only made with this locked, so the count is what it is.
         let known = unpoisoned(known());
         if Arc::strong_count(&self.0) == 1 {
@@ -122,6 +122,7 @@ pub fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn unpoisoned_read(lock: &RwLock<()>) -> RwLockReadGuard<'_, ()> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
+/// Keeps this process from forking, as long as it is held. Not to be asked for again meanwhile.
+pub fn not_forking() -> RwLockReadGuard<'static, ()> {
+    FORKING.read().unwrap_or_else(PoisonError::into_inner)
 }

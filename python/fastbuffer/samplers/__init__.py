@@ -7,6 +7,7 @@ is the same on every platform.
 
 from fastbuffer.samplers.episode import EpisodeSampler
 from fastbuffer.samplers.mixed import MixedSampler
+from fastbuffer.samplers.prioritized import PrioritizedSampler
 from fastbuffer.samplers.weighted import WeightedSampler
 
-__all__ = ["EpisodeSampler", "MixedSampler", "WeightedSampler"]
+__all__ = ["EpisodeSampler", "MixedSampler", "PrioritizedSampler", "WeightedSampler"]

@@ -28,7 +28,7 @@ mod _core {
     #[pymodule_export]
     use super::buffer::{Buffer, Windows, after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]
-    use super::samplers::{EpisodeChoice, EpisodeOrder, Mixture};
+    use super::samplers::{EpisodeChoice, EpisodeOrder, Mixture, Priorities};
     #[pymodule_export]
     use super::sampling::{AliasTable, draw_without_replacement, sampler_weights};
     #[pymodule_export]

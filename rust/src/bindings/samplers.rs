@@ -6,8 +6,10 @@ use pyo3::prelude::*;
 use super::buffer::Buffer;
 use super::detach;
 use super::sampling::{drawn, pairs};
+use crate::memory::{collected, with_room};
 use crate::sampling::kept::kept_of_dataset;
 use crate::sampling::order::{Choice, Extent, Order};
+use crate::sampling::priorities::{self, Stream};
 use crate::sampling::{mixture, order};
 
 /// Which frames of a buffer's episodes are drawn.
@@ -134,5 +136,93 @@ impl Mixture {
             self.mixture
                 .draw(&self.buffer.get().inner, seed, epoch, start, out)
         })
+    }
+}
+
+/// Positions and their weights.
+type Weighted<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<f32>>);
+
+/// The priorities of a buffer's frames.
+#[pyclass(frozen, module = "fastbuffer._core")]
+pub struct Priorities {
+    buffer: Py<Buffer>,
+    priorities: priorities::Priorities,
+}
+
+#[pymethods]
+impl Priorities {
+    #[new]
+    fn new(py: Python<'_>, buffer: Py<Buffer>, alpha: f64) -> PyResult<Self> {
+        let inner = &buffer.get().inner;
+        let priorities = detach(py, || priorities::Priorities::open(inner, alpha))?;
+        Ok(Self { buffer, priorities })
+    }
+
+    /// The draws `start..start + count` of an epoch.
+    fn draw<'py>(
+        &self,
+        py: Python<'py>,
+        seed: u64,
+        epoch: u64,
+        start: u64,
+        count: usize,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let stream = Stream { seed, epoch, start };
+        drawn(py, count, |out| {
+            self.priorities
+                .draw(&self.buffer.get().inner, stream, out, None)
+        })
+    }
+
+    /// The same with their importance weights.
+    fn draw_weighted<'py>(
+        &self,
+        py: Python<'py>,
+        seed: u64,
+        epoch: u64,
+        start: u64,
+        count: usize,
+        beta: f64,
+    ) -> PyResult<Weighted<'py>> {
+        let stream = Stream { seed, epoch, start };
+        let mut weights = with_room(count, "weights")?;
+        weights.resize(count, 0.0);
+        let positions = drawn(py, count, |out| {
+            let weights = Some((beta, &mut weights[..]));
+            self.priorities
+                .draw(&self.buffer.get().inner, stream, out, weights)
+        })?;
+        Ok((positions, weights.into_pyarray(py)))
+    }
+
+    /// Gives the frames at some positions new priorities.
+    fn update(
+        &self,
+        py: Python<'_>,
+        indices: PyReadonlyArray1<'_, i64>,
+        priorities: PyReadonlyArray1<'_, f64>,
+    ) -> PyResult<()> {
+        let indices = collected(indices.as_array().iter().copied(), "indices")?;
+        let priorities = collected(priorities.as_array().iter().copied(), "priorities")?;
+        detach(py, || {
+            self.priorities
+                .update(&self.buffer.get().inner, &indices, &priorities)
+        })
+    }
+
+    /// The priorities of the frames at some positions, or of all in slot order.
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        indices: Option<PyReadonlyArray1<'_, i64>>,
+    ) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        let indices = indices
+            .map(|indices| collected(indices.as_array().iter().copied(), "indices"))
+            .transpose()?;
+        let priorities = detach(py, || {
+            self.priorities
+                .get(&self.buffer.get().inner, indices.as_deref())
+        })?;
+        Ok(priorities.into_pyarray(py))
     }
 }

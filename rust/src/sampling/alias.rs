@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 
 use crate::error::{Error, Result};
 use crate::memory::{collected, with_room};
-use crate::sampling::random::{BLOCK, Random};
+use crate::sampling::random::{BLOCK, Random, for_each_draw};
 
 /// How often each of some entries is to be drawn, relative to the others.
 #[derive(Clone, Copy, Debug)]
@@ -157,31 +157,6 @@ impl AliasTable {
 
 fn threshold(share: f64) -> u32 {
     (share.max(0.0) * (1u64 << 32) as f64) as u32 // saturates
-}
-
-/// Fills `out` with draws, each of which takes `numbers` numbers of its block.
-fn for_each_draw(
-    seed: u64,
-    epoch: u64,
-    start: u64,
-    out: &mut [i64],
-    numbers: u64,
-    mut draw: impl FnMut(&mut Random) -> i64,
-) {
-    let mut at = start;
-    let mut rest = out;
-    while !rest.is_empty() {
-        let within = at % BLOCK;
-        let mut random = Random::new(seed, epoch, at / BLOCK);
-        for _ in 0..within * numbers {
-            random.bits();
-        }
-        let len = rest.len().min((BLOCK - within) as usize);
-        let (now, later) = rest.split_at_mut(len);
-        now.fill_with(|| draw(&mut random));
-        at += len as u64;
-        rest = later;
-    }
 }
 
 /// Draws `count` different entries, one after the other by the weights of those that are left, as

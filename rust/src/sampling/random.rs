@@ -39,6 +39,31 @@ impl Random {
     }
 }
 
+/// Fills `out` with draws, each of which takes `numbers` numbers of its block.
+pub fn for_each_draw(
+    seed: u64,
+    epoch: u64,
+    start: u64,
+    out: &mut [i64],
+    numbers: u64,
+    mut draw: impl FnMut(&mut Random) -> i64,
+) {
+    let mut at = start;
+    let mut rest = out;
+    while !rest.is_empty() {
+        let within = at % BLOCK;
+        let mut random = Random::new(seed, epoch, at / BLOCK);
+        for _ in 0..within * numbers {
+            random.bits();
+        }
+        let len = rest.len().min((BLOCK - within) as usize);
+        let (now, later) = rest.split_at_mut(len);
+        now.fill_with(|| draw(&mut random));
+        at += len as u64;
+        rest = later;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,188 @@
+"""Drawing the frames of a buffer by priorities that training changes."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastbuffer import _arguments, _sides
+from fastbuffer._arguments import refused
+from fastbuffer._core import Priorities
+from fastbuffer._tensors import to_numpy
+from fastbuffer.online_buffer import OnlineBuffer
+from fastbuffer.samplers.epochs import Beginning, Epoch, EpochSampler, Positions
+
+if TYPE_CHECKING:
+    from fastbuffer._batches import Value
+
+#: The number of the epoch that `sample` draws from. It does not end, and no other has it.
+_ENDLESS = 2**64 - 1
+_SAMPLED = "sampled"
+
+
+class PrioritizedSampler(EpochSampler):
+    """Draws the live frames of a buffer, with replacement, in proportion to `priority ** alpha`.
+
+    This is the proportional variant of T. Schaul et al., 2016, "Prioritized Experience Replay". Any
+    number of changes leaves the sums that are drawn by exact.
+
+    Priorities belong to the buffer: they are kept in its directory, in the file `_priorities`, and
+    all samplers of a directory, in whatever process, change and see the same ones. New frames get
+    the largest priority ever given, at first 1; a frame that is overwritten loses its own. They
+    survive the end of the process like frames do, but are never waited for on their way to the disk.
+
+        indices, weights = sampler.sample(256)
+        batch = buffer.get_batch(indices)
+        errors = ...
+        sampler.update(indices, abs(errors) + 1e-6)
+    """
+
+    def __init__(
+        self,
+        buffer: OnlineBuffer,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        seed: int = 0,
+        *,
+        num_samples: int | None = None,
+    ) -> None:
+        """Begin before epoch 0. The buffer may still be empty.
+
+        Args:
+            buffer: The buffer, opened with `mode="a"`.
+            alpha: How much priorities count, at least 0: with 0 all frames are alike.
+            beta: See `beta`.
+            seed: See `EpochSampler`. `sample` has draws of its own.
+            num_samples: The number of positions in an epoch. None for as many as there are live
+                frames when it begins.
+
+        Raises:
+            ValueError: A number is out of range, or `_priorities` is damaged.
+            TypeError: An argument has the wrong type.
+            io.UnsupportedOperation: The buffer was opened with `mode="r"`.
+            OSError: `_priorities` cannot be made, opened or reserved.
+        """
+        super().__init__(seed)
+        self._buffer = _sides.online(buffer, "buffer")
+        self._alpha = _exponent(alpha, "alpha")
+        self.beta = beta
+        if num_samples is not None:
+            num_samples = _arguments.integer(num_samples, "num_samples", at_least=0)
+        self._num_samples = num_samples
+        self._sampled = 0
+        self._priorities = Priorities(self._buffer._core, self._alpha)
+
+    @property
+    def alpha(self) -> float:
+        """How much priorities count."""
+        return self._alpha
+
+    @property
+    def beta(self) -> float:
+        """How much the weights of `sample` make up for unequal draws: from 0, not at all, to 1.
+
+        It may be set at any time, and usually grows to 1 during training.
+        """
+        return self._beta
+
+    @beta.setter
+    def beta(self, value: float) -> None:
+        self._beta = _exponent(value, "beta")
+
+    def sample(self, batch_size: int) -> "tuple[Positions, Value]":
+        """Draw positions, with their importance weights.
+
+        Args:
+            batch_size: The number of draws, each by itself.
+
+        Returns:
+            The positions as an int64 array of shape `(batch_size,)`, for `OnlineBuffer.get_batch`
+            and `update`; and a float32 tensor or array, as the buffer returns them, of the weights
+            `(priority ** alpha / least) ** -beta`, in which `least` is the least `priority **
+            alpha` above 0 of all live frames. So a frame that is drawn least has the weight 1.
+
+        Raises:
+            ValueError: The buffer is empty, all priorities are 0, or `batch_size` is negative.
+            TypeError: `batch_size` is no int.
+        """
+        size = _arguments.integer(batch_size, "batch_size", at_least=0)
+        place = (self._seed, _ENDLESS, self._sampled)
+        positions, weights = self._priorities.draw_weighted(*place, size, self._beta)
+        self._sampled += size
+        return positions, self._buffer._converted({"weights": weights})["weights"]
+
+    def update(self, indices: "Value | list[int]", priorities: "Value | list[float]") -> None:
+        """Give frames new priorities: all of them or, where an argument is refused, none.
+
+        Args:
+            indices: Positions among the live frames, as `sample` returns them. Of one that is there
+                twice the last counts. A frame that was overwritten after it was drawn is left out,
+                so what was learned of it does not go to the frame that took its place.
+            priorities: For each a number, at least 0, of which 0 means never.
+
+        Raises:
+            ValueError: A priority is negative, infinite or NaN, or there are not as many as indices.
+            IndexError: An index is out of range.
+            TypeError: `indices` holds no ints.
+        """
+        positions = self._buffer._positions(indices)
+        numbers = _numbers(priorities, len(positions))
+        self._priorities.update(positions, numbers)
+
+    def priorities(self, indices: "Value | list[int] | None" = None) -> NDArray[np.float64]:
+        """The priorities of frames, as `update` was given them.
+
+        Args:
+            indices: As for `OnlineBuffer.get_batch`. None for all live frames, in slot order.
+
+        Returns:
+            A float64 array of one for each.
+
+        Raises:
+            IndexError: An index is out of range.
+            TypeError: `indices` holds no ints.
+        """
+        return self._priorities.get(None if indices is None else self._buffer._positions(indices))
+
+    def state_dict(self) -> dict[str, int]:
+        """See `EpochSampler`; also how many positions `sample` has drawn. Without priorities."""
+        return {**super().state_dict(), _SAMPLED: self._sampled}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """See `EpochSampler`."""
+        if not isinstance(state, dict) or _SAMPLED not in state:
+            got = _arguments.describe(state)
+            raise ValueError(refused("state", f"the key {_SAMPLED}", got))
+        rest = dict(state)
+        sampled = _arguments.integer(rest.pop(_SAMPLED), f"state[{_SAMPLED!r}]", at_least=0)
+        super().load_state_dict(rest)
+        self._sampled = sampled
+
+    def __len__(self) -> int:
+        """The number of positions in an epoch that would begin now."""
+        return len(self._buffer) if self._num_samples is None else self._num_samples
+
+    def _begin(self, number: int, beginning: Beginning | None) -> Epoch:
+        if beginning is None:
+            # Without any frame, the first draw says so.
+            beginning = {"length": max(len(self), 1) if self._num_samples is None else len(self)}
+        return Epoch(number, partial(self._draw, number), beginning)
+
+    def _draw(self, number: int, start: int, stop: int) -> Positions:
+        return self._priorities.draw(self._seed, number, start, stop - start)
+
+
+def _exponent(value: object, name: str) -> float:
+    number = _arguments.at_least_zero(value, name)
+    if number == np.inf:
+        raise ValueError(refused(name, "a finite number", number))
+    return number
+
+
+def _numbers(priorities: Any, count: int) -> NDArray[np.float64]:
+    array = to_numpy(priorities, "priorities")
+    if array.shape != (count,) or not np.can_cast(array.dtype, np.float64, "same_kind"):
+        got = f"{array.dtype} of shape {array.shape}"
+        raise ValueError(refused("priorities", f"{count} numbers, one per index", got))
+    return array.astype(np.float64)

@@ -1,0 +1,206 @@
+//! The file of a buffer's priorities: a number per slot, kept while no process has it open.
+//!
+//! Several processes may change it at the same time, and one at a time adds frames. Each number is one
+//! word, so what a killed process or a power failure leaves of a change is some of its numbers. Priorities say how often frames are
+//! drawn and nothing about what frames are, so losing the last of them does no harm.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::RwLockReadGuard;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::error::{AtPath, Error, Result};
+use crate::format::PRIORITIES_FILE;
+use crate::map::{Identity, WriteMap, check_regular};
+use crate::ring::Slot;
+use crate::space;
+use crate::writers::not_forking;
+
+/// "fastprio", as a word.
+const MAGIC: u64 = u64::from_le_bytes(*b"fastprio");
+const VERSION: u64 = 1;
+/// What the first words are; the slots' priorities come after `HEADER_WORDS`.
+const MAGIC_WORD: usize = 0;
+const VERSION_WORD: usize = 1;
+const CAPACITY_WORD: usize = 2;
+const END_WORD: usize = 3;
+const LARGEST_WORD: usize = 4;
+const UPDATES_WORD: usize = 5;
+const HEADER_WORDS: usize = 16;
+
+/// The file, open.
+#[derive(Debug)]
+pub struct PriorityFile {
+    map: WriteMap,
+    path: PathBuf,
+    identity: Identity,
+    capacity: usize,
+}
+
+/// The file, while nobody else may add frames.
+#[derive(Debug)]
+pub struct Adding<'a> {
+    file: &'a mut PriorityFile,
+    _lock: Lock,
+}
+
+impl PriorityFile {
+    /// Opens that of a buffer's directory, or makes it there.
+    pub fn open(directory: &Path, capacity: usize) -> Result<Self> {
+        let path = directory.join(PRIORITIES_FILE);
+        let lock = Lock::acquire(&path, true)?;
+        let len = len_of(capacity).ok_or_else(|| Error::OutOfMemory {
+            what: format!("{capacity} priorities"),
+        })?;
+        if lock.file.metadata().at(&path)?.len() == 0 {
+            space::make_room(&lock.file, len as u64, true)
+                .inspect_err(|_| drop(lock.file.set_len(0)))
+                .at(&path)?;
+        }
+        let mut map = WriteMap::open(&path, len)?;
+        map.reserve(0, len)?;
+        // The last word written of a new file: one that was killed before made nothing of it.
+        if map.load(MAGIC_WORD, Relaxed) == 0 {
+            map.store(VERSION_WORD, VERSION, Relaxed);
+            map.store(CAPACITY_WORD, capacity as u64, Relaxed);
+            map.store(LARGEST_WORD, 1.0f64.to_bits(), Relaxed);
+            map.store(MAGIC_WORD, MAGIC, Relaxed);
+        }
+        let file = Self {
+            map,
+            identity: lock.identity(&path)?,
+            path,
+            capacity,
+        };
+        file.check_header()?;
+        Ok(file)
+    }
+
+    /// How often priorities were changed.
+    pub fn updates(&self) -> u64 {
+        self.map.load(UPDATES_WORD, Acquire)
+    }
+
+    /// The priority in a slot.
+    pub fn get(&self, slot: Slot) -> Result<f64> {
+        let priority = f64::from_bits(self.map.load(HEADER_WORDS + slot.0, Relaxed));
+        match is_priority(priority) {
+            true => Ok(priority),
+            false => Err(self.damaged(format!(
+                "slot {}: expected a finite number, not negative, got {priority}",
+                slot.0
+            ))),
+        }
+    }
+
+    /// Changes priorities, of which all are finite and none negative. Says how often they had been
+    /// changed before, to be compared with what is known: others may do the same meanwhile.
+    pub fn update(&mut self, changes: impl Iterator<Item = (Slot, f64)>) -> u64 {
+        let mut largest = 0.0f64;
+        for (slot, priority) in changes {
+            let bits = priority.to_bits();
+            self.map.store(HEADER_WORDS + slot.0, bits, Relaxed);
+            largest = largest.max(priority);
+        }
+        // Numbers that are not negative are ordered as their bits are.
+        self.map.fetch_max(LARGEST_WORD, largest.to_bits(), Relaxed);
+        // Last, so that whoever has seen this number has seen the priorities, too.
+        self.map.fetch_add(UPDATES_WORD, 1, Release)
+    }
+
+    /// Waits until nobody else adds frames.
+    pub fn adding(&mut self) -> Result<Adding<'_>> {
+        let _lock = Lock::acquire(&self.path, false)?;
+        if _lock.identity(&self.path)? != self.identity {
+            let what = "expected the file that was opened, got another in its place";
+            return Err(Error::damaged(&self.path, what));
+        }
+        let file = self;
+        Ok(Adding { file, _lock })
+    }
+
+    /// An error that says what to do about it.
+    pub fn damaged(&self, what: String) -> Error {
+        Error::damaged(
+            &self.path,
+            format!("{what}; without the file, priorities start anew"),
+        )
+    }
+
+    fn check_header(&self) -> Result<()> {
+        let expected = [
+            (MAGIC_WORD, MAGIC),
+            (VERSION_WORD, VERSION),
+            (CAPACITY_WORD, self.capacity as u64),
+        ];
+        for (word, expected) in expected {
+            let got = self.map.load(word, Relaxed);
+            if got != expected {
+                return Err(self.damaged(format!("word {word}: expected {expected}, got {got}")));
+            }
+        }
+        match is_priority(self.largest()) {
+            true => Ok(()),
+            false => Err(self.damaged(format!("the largest priority is {}", self.largest()))),
+        }
+    }
+
+    fn largest(&self) -> f64 {
+        f64::from_bits(self.map.load(LARGEST_WORD, Relaxed))
+    }
+}
+
+impl Adding<'_> {
+    /// The frame before which all live ones have a priority.
+    pub fn end(&self) -> u64 {
+        self.file.map.load(END_WORD, Relaxed)
+    }
+
+    /// Gives the largest priority to new frames, in `slots`, after which [`Self::end`] is `end`.
+    pub fn add(&mut self, slots: impl Iterator<Item = usize>, end: u64) {
+        let largest = self.file.largest().to_bits();
+        for slot in slots {
+            self.file.map.store(HEADER_WORDS + slot, largest, Relaxed);
+        }
+        self.file.map.store(END_WORD, end, Relaxed);
+    }
+
+    /// The file, for reading.
+    pub fn file(&self) -> &PriorityFile {
+        self.file
+    }
+}
+
+/// Whether a frame can have such a priority.
+pub fn is_priority(number: f64) -> bool {
+    number.is_finite() && number >= 0.0
+}
+
+/// The file's length in bytes, if there can be such a file.
+fn len_of(capacity: usize) -> Option<usize> {
+    HEADER_WORDS.checked_add(capacity)?.checked_mul(8)
+}
+
+/// The right to make the file or to add frames, for a short time.
+#[derive(Debug)]
+struct Lock {
+    file: File,
+    /// A child that is forked meanwhile would have the right, too, and never give it up.
+    _not_forking: RwLockReadGuard<'static, ()>,
+}
+
+impl Lock {
+    fn acquire(path: &Path, create: bool) -> Result<Self> {
+        let _not_forking = not_forking();
+        check_regular(path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(create);
+        let file = options.open(path).at(path)?;
+        file.lock().at(path)?;
+        Ok(Self { file, _not_forking })
+    }
+
+    fn identity(&self, path: &Path) -> Result<Identity> {
+        Identity::of(&self.file, path)
+    }
+}

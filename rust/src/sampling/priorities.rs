@@ -1,0 +1,344 @@
+//! Prioritised replay: frames are drawn in proportion to a power of their priorities (Schaul et al.
+//! 2016, "Prioritized Experience Replay").
+//!
+//! The priorities themselves are in a file ([`crate::priority_file`]), which processes share. Each
+//! has the powers of them in a tree of its own, and brings that up to date before each call: frames
+//! that were evicted have lost theirs, new ones have got the largest ever given, and what another
+//! process has changed is read anew.
+
+use std::sync::Mutex;
+
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::fork::PerProcess;
+use crate::memory::{collected, with_room};
+use crate::plan::position;
+use crate::priority_file::{Adding, PriorityFile, is_priority};
+use crate::ring::{Frames, Ring, Seq, Slot};
+use crate::sampling::random::for_each_draw;
+use crate::sampling::sum_tree::SumTree;
+use crate::writers::unpoisoned;
+
+/// What powers are kept below, so that there is a finite sum of as many as there can be.
+const LARGEST_POWER: f64 = 1e200;
+
+/// Which draws of a seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    /// What all of them follow from.
+    pub seed: u64,
+    /// The epoch.
+    pub epoch: u64,
+    /// How many were drawn of it before.
+    pub start: u64,
+}
+
+/// The priorities of a buffer's frames.
+#[derive(Debug)]
+pub struct Priorities {
+    alpha: f64,
+    /// None after a fork, and after an error half way.
+    own: PerProcess<Mutex<Option<Known>>>,
+}
+
+impl Priorities {
+    /// Those of `buffer`, which has to be open for writing; the exponent `alpha` is finite and not
+    /// negative.
+    pub fn open(buffer: &Buffer, alpha: f64) -> Result<Self> {
+        buffer.check_writable()?;
+        let priorities = Self {
+            alpha,
+            own: PerProcess::new(Mutex::default()),
+        };
+        priorities.with(buffer, |_| Ok(()))?; // what is wrong with the file is said now
+        Ok(priorities)
+    }
+
+    /// Draws positions, each by itself. With an exponent `beta` and a place for them also gives the
+    /// weights that make up for how often frames are drawn, at most 1.
+    pub fn draw(
+        &self,
+        buffer: &Buffer,
+        stream: Stream,
+        out: &mut [i64],
+        weights: Option<(f64, &mut [f32])>,
+    ) -> Result<()> {
+        self.with(buffer, |known| known.tree.draw(stream, out, weights))
+    }
+
+    /// Gives the frames at some positions new priorities, all of them or, if one cannot be, none. Of
+    /// a position that is there twice the last counts. A frame that was overwritten after a draw
+    /// is left out until the next draw of its slot.
+    pub fn update(&self, buffer: &Buffer, indices: &[i64], priorities: &[f64]) -> Result<()> {
+        if let Some(at) = priorities.iter().position(|&number| !is_priority(number)) {
+            return Err(Error::argument(
+                "priorities",
+                "finite numbers, none negative",
+                format!("{} at position {at}", priorities[at]),
+            ));
+        }
+        self.with(buffer, |known| {
+            known.tree.update(&mut known.file, indices, priorities)
+        })
+    }
+
+    /// The priorities of the frames at some positions, or of all in slot order.
+    pub fn get(&self, buffer: &Buffer, indices: Option<&[i64]>) -> Result<Vec<f64>> {
+        self.with(buffer, |known| {
+            let live = known.tree.live;
+            let by_slot = buffer.ring().by_slot(live);
+            let get = |position| known.file.get(by_slot.nth(position).1);
+            let priorities: Result<Vec<Result<f64>>> = match indices {
+                None => collected((0..live.len()).map(get), "priorities"),
+                Some(indices) => {
+                    let positions = indices.iter().map(|&index| get(position(index, live)?));
+                    collected(positions, "priorities")
+                }
+            };
+            priorities?.into_iter().collect()
+        })
+    }
+
+    fn with<T>(&self, buffer: &Buffer, work: impl FnOnce(&mut Known) -> Result<T>) -> Result<T> {
+        let mut own = unpoisoned(self.own.get(|_| Mutex::default()));
+        // Put back once it is as the buffer is.
+        let mut known = match own.take() {
+            Some(known) => known,
+            None => Known::open(buffer, self.alpha)?,
+        };
+        known.catch_up(buffer)?;
+        let result = work(&mut known);
+        *own = Some(known);
+        result
+    }
+}
+
+/// What this process knows of the priorities.
+#[derive(Debug)]
+struct Known {
+    file: PriorityFile,
+    tree: Tree,
+}
+
+impl Known {
+    fn open(buffer: &Buffer, alpha: f64) -> Result<Self> {
+        let ring = buffer.ring();
+        let capacity = ring.capacity();
+        let mut file = PriorityFile::open(buffer.path(), capacity)?;
+        let mut tree = Tree {
+            ring,
+            powers: Powers::of(alpha),
+            sums: SumTree::new(capacity)?,
+            lately: filled(capacity, Lately::Nothing)?,
+            live: Frames::none_at(Seq(0)),
+            updates: file.updates(),
+        };
+        tree.follow(&mut file.adding()?, buffer)?;
+        Ok(Self { file, tree })
+    }
+
+    fn catch_up(&mut self, buffer: &Buffer) -> Result<()> {
+        if self.tree.updates == self.file.updates() && self.tree.live == buffer.live()? {
+            return Ok(());
+        }
+        self.tree.follow(&mut self.file.adding()?, buffer)
+    }
+}
+
+/// What happened to a slot last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lately {
+    Nothing,
+    /// Its frame was drawn.
+    Drawn,
+    /// Its frame was overwritten after it was drawn.
+    Overwritten,
+}
+
+/// The powers of the live frames' priorities, by slot.
+#[derive(Debug)]
+struct Tree {
+    ring: Ring,
+    powers: Powers,
+    /// 0 in slots without a live frame.
+    sums: SumTree,
+    lately: Vec<Lately>,
+    /// The frames that are in it.
+    live: Frames,
+    /// How often the file was changed when it was read.
+    updates: u64,
+}
+
+impl Tree {
+    /// Brings the file in step with the buffer, and the tree with both.
+    fn follow(&mut self, file: &mut Adding<'_>, buffer: &Buffer) -> Result<()> {
+        let live = buffer.live()?;
+        let end = file.end();
+        if end > live.end.0 {
+            let last = live.end.0;
+            let what =
+                format!("expected priorities of {last} frames, as many as there were, got {end}");
+            return Err(file.file().damaged(what));
+        }
+        let without = Frames {
+            first: live.first.max(Seq(end)),
+            end: live.end,
+        };
+        if !without.is_empty() {
+            file.add(self.slots(without).into_iter().flatten(), live.end.0);
+        }
+        if self.updates != file.file().updates() {
+            self.sums.set_range(0..self.ring.capacity(), |_| 0.0)?;
+            self.load(file.file(), live)?;
+            self.updates = file.file().updates();
+        }
+        let gone = Frames {
+            first: self.live.first,
+            end: self.live.end.min(live.first).max(self.live.first),
+        };
+        for run in self.slots(gone) {
+            self.sums.set_range(run, |_| 0.0)?;
+        }
+        let fresh = Frames {
+            first: live.first.max(self.live.end),
+            end: live.end,
+        };
+        self.load(file.file(), fresh)?;
+        for slot in self.slots(fresh).into_iter().flatten() {
+            if self.lately[slot] == Lately::Drawn {
+                self.lately[slot] = Lately::Overwritten;
+            }
+        }
+        self.live = live;
+        Ok(())
+    }
+
+    fn slots(&self, frames: Frames) -> [std::ops::Range<usize>; 2] {
+        self.ring.runs(frames.first, frames.len())
+    }
+
+    /// Takes in the priorities of some frames, as the file has them.
+    fn load(&mut self, file: &PriorityFile, frames: Frames) -> Result<()> {
+        for run in self.slots(frames) {
+            let mut found = Ok(());
+            self.sums.set_range(run, |slot| {
+                let priority = file.get(Slot(slot)).unwrap_or_else(|error| {
+                    found = Err(error);
+                    0.0
+                });
+                self.powers.power(priority)
+            })?;
+            found?;
+        }
+        Ok(())
+    }
+
+    fn draw(
+        &mut self,
+        stream: Stream,
+        out: &mut [i64],
+        weights: Option<(f64, &mut [f32])>,
+    ) -> Result<()> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        let total = self.sums.total();
+        if total == 0.0 {
+            let (argument, expected, got) = match self.live.is_empty() {
+                true => ("buffer", "at least one live frame to draw", "none"),
+                false => (
+                    "priorities",
+                    "one above 0 among those of live frames",
+                    "only zeros",
+                ),
+            };
+            return Err(Error::argument(argument, expected, got));
+        }
+        let Stream { seed, epoch, start } = stream;
+        let mut masses = with_room(out.len(), "draws")?;
+        for_each_draw(seed, epoch, start, out, 1, |random| {
+            masses.push((1.0 - random.unit()) * total);
+            0
+        });
+        let mut slots = filled(out.len(), 0)?;
+        self.sums.find(&mut masses, &mut slots);
+        if let Some((beta, weights)) = weights {
+            let least = self.sums.least();
+            for (weight, &slot) in weights.iter_mut().zip(&slots) {
+                *weight = power(self.sums.leaf(slot) / least, -beta) as f32;
+            }
+        }
+        let by_slot = self.ring.by_slot(self.live);
+        for (drawn, slot) in out.iter_mut().zip(slots) {
+            self.lately[slot] = Lately::Drawn;
+            *drawn = by_slot.position(by_slot.in_slot(Slot(slot))) as i64;
+        }
+        Ok(())
+    }
+
+    fn update(
+        &mut self,
+        file: &mut PriorityFile,
+        indices: &[i64],
+        priorities: &[f64],
+    ) -> Result<()> {
+        let by_slot = self.ring.by_slot(self.live);
+        let mut changes = with_room(indices.len(), "indices")?;
+        for (&index, &priority) in indices.iter().zip(priorities) {
+            let (_, slot) = by_slot.nth(position(index, self.live)?);
+            if self.lately[slot.0] != Lately::Overwritten {
+                changes.push((slot, priority, self.powers.power(priority)));
+            }
+        }
+        let powers = changes.iter().map(|(slot, _, power)| (slot.0, *power));
+        self.sums.set(powers)?;
+        let updates = file.update(changes.iter().map(|&(slot, priority, _)| (slot, priority)));
+        if updates == self.updates {
+            self.updates = updates.wrapping_add(1);
+        }
+        Ok(())
+    }
+}
+
+/// Powers of priorities.
+#[derive(Debug)]
+struct Powers {
+    alpha: f64,
+    /// The last priority and its power: new frames all have the same.
+    last: (f64, f64),
+}
+
+impl Powers {
+    fn of(alpha: f64) -> Self {
+        let last = (1.0, 1.0);
+        Self { alpha, last }
+    }
+
+    fn power(&mut self, priority: f64) -> f64 {
+        if self.last.0 != priority {
+            let power = power(priority, self.alpha).min(LARGEST_POWER);
+            // Only a priority of 0 says that a frame is not to be drawn.
+            let power = match priority > 0.0 {
+                true => power.max(f64::MIN_POSITIVE),
+                false => power,
+            };
+            self.last = (priority, power);
+        }
+        self.last.1
+    }
+}
+
+/// The power of a number that is not negative, to 14 digits and in less time than `libm::pow` takes.
+fn power(base: f64, exponent: f64) -> f64 {
+    match exponent {
+        0.0 => 1.0,
+        1.0 => base,
+        _ => libm::exp2(exponent * libm::log2(base)),
+    }
+}
+
+fn filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>> {
+    let mut all = with_room(len, "priorities")?;
+    all.resize(len, value);
+    Ok(all)
+}
