@@ -16,8 +16,6 @@ from fastbuffer.samplers.epochs import Beginning, Epoch, EpochSampler, Positions
 if TYPE_CHECKING:
     from fastbuffer._batches import Value
 
-#: The number of the epoch that `sample` draws from. It does not end, and no other has it.
-_ENDLESS = 2**64 - 1
 _SAMPLED = "sampled"
 
 
@@ -107,9 +105,9 @@ class PrioritizedSampler(EpochSampler):
             TypeError: `batch_size` is no int.
         """
         size = _arguments.integer(batch_size, "batch_size", at_least=0)
-        place = (self._seed, _ENDLESS, self._sampled)
-        positions, weights = self._priorities.draw_weighted(*place, size, self._beta)
+        drawn = self._priorities.sample(self._seed, self._sampled, size, self._beta)
         self._sampled += size
+        positions, weights = drawn
         return positions, self._buffer._converted({"weights": weights})["weights"]
 
     def update(self, indices: "Value | list[int]", priorities: "Value | list[float]") -> None:

@@ -6,10 +6,12 @@ use pyo3::prelude::*;
 use super::buffer::Buffer;
 use super::detach;
 use super::sampling::{drawn, pairs};
+use crate::error::Result;
 use crate::memory::{collected, with_room};
 use crate::sampling::kept::kept_of_dataset;
 use crate::sampling::order::{Choice, Extent, Order};
-use crate::sampling::priorities::{self, Stream};
+use crate::sampling::priorities;
+use crate::sampling::random::{Random, for_each_draw};
 use crate::sampling::{mixture, order};
 
 /// Which frames of a buffer's episodes are drawn.
@@ -139,6 +141,9 @@ impl Mixture {
     }
 }
 
+/// The number of the epoch that `sample` draws from; no other has it.
+const ENDLESS_EPOCH: u64 = u64::MAX;
+
 /// Positions and their weights.
 type Weighted<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<f32>>);
 
@@ -167,30 +172,31 @@ impl Priorities {
         start: u64,
         count: usize,
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        let stream = Stream { seed, epoch, start };
         drawn(py, count, |out| {
-            self.priorities
-                .draw(&self.buffer.get().inner, stream, out, None)
+            let mut shares = room_for(count)?;
+            for_each_draw(seed, epoch, start, &mut shares, 1, Random::share);
+            let buffer = &self.buffer.get().inner;
+            self.priorities.draw(buffer, &mut shares, out, None)
         })
     }
 
-    /// The same with their importance weights.
-    fn draw_weighted<'py>(
+    /// `count` draws of their own for each `number`, with importance weights.
+    fn sample<'py>(
         &self,
         py: Python<'py>,
         seed: u64,
-        epoch: u64,
-        start: u64,
+        number: u64,
         count: usize,
         beta: f64,
     ) -> PyResult<Weighted<'py>> {
-        let stream = Stream { seed, epoch, start };
-        let mut weights = with_room(count, "weights")?;
-        weights.resize(count, 0.0);
+        let mut weights: Vec<f32> = room_for(count)?;
         let positions = drawn(py, count, |out| {
+            let mut random = Random::new(seed, ENDLESS_EPOCH, number);
+            let mut shares = room_for(count)?;
+            shares.fill_with(|| random.share());
             let weights = Some((beta, &mut weights[..]));
-            self.priorities
-                .draw(&self.buffer.get().inner, stream, out, weights)
+            let buffer = &self.buffer.get().inner;
+            self.priorities.draw(buffer, &mut shares, out, weights)
         })?;
         Ok((positions, weights.into_pyarray(py)))
     }
@@ -225,4 +231,10 @@ impl Priorities {
         })?;
         Ok(priorities.into_pyarray(py))
     }
+}
+
+fn room_for<T: Clone + Default>(count: usize) -> Result<Vec<T>> {
+    let mut room = with_room(count, "draws")?;
+    room.resize(count, T::default());
+    Ok(room)
 }

@@ -15,23 +15,11 @@ use crate::memory::{collected, with_room};
 use crate::plan::position;
 use crate::priority_file::{Adding, PriorityFile, is_priority};
 use crate::ring::{Frames, Ring, Seq, Slot};
-use crate::sampling::random::for_each_draw;
 use crate::sampling::sum_tree::SumTree;
 use crate::writers::unpoisoned;
 
 /// What powers are kept below, so that there is a finite sum of as many as there can be.
 const LARGEST_POWER: f64 = 1e200;
-
-/// Which draws of a seed.
-#[derive(Clone, Copy, Debug)]
-pub struct Stream {
-    /// What all of them follow from.
-    pub seed: u64,
-    /// The epoch.
-    pub epoch: u64,
-    /// How many were drawn of it before.
-    pub start: u64,
-}
 
 /// The priorities of a buffer's frames.
 #[derive(Debug)]
@@ -54,16 +42,17 @@ impl Priorities {
         Ok(priorities)
     }
 
-    /// Draws positions, each by itself. With an exponent `beta` and a place for them also gives the
-    /// weights that make up for how often frames are drawn, at most 1.
+    /// Draws a position by each of some numbers from 0 to below 1, all of them in proportion to the
+    /// powers. With an exponent `beta` and a place for them also gives the weights that make up for
+    /// how often frames are drawn, at most 1.
     pub fn draw(
         &self,
         buffer: &Buffer,
-        stream: Stream,
+        shares: &mut [f64],
         out: &mut [i64],
         weights: Option<(f64, &mut [f32])>,
     ) -> Result<()> {
-        self.with(buffer, |known| known.tree.draw(stream, out, weights))
+        self.with(buffer, |known| known.tree.draw(shares, out, weights))
     }
 
     /// Gives the frames at some positions new priorities, all of them or, if one cannot be, none. Of
@@ -129,7 +118,8 @@ impl Known {
             ring,
             powers: Powers::of(alpha),
             sums: SumTree::new(capacity)?,
-            lately: filled(capacity, Lately::Nothing)?,
+            drawn: Slots::none_of(capacity)?,
+            overwritten: Slots::none_of(capacity)?,
             live: Frames::none_at(Seq(0)),
             updates: file.updates(),
         };
@@ -145,16 +135,6 @@ impl Known {
     }
 }
 
-/// What happened to a slot last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lately {
-    Nothing,
-    /// Its frame was drawn.
-    Drawn,
-    /// Its frame was overwritten after it was drawn.
-    Overwritten,
-}
-
 /// The powers of the live frames' priorities, by slot.
 #[derive(Debug)]
 struct Tree {
@@ -162,7 +142,10 @@ struct Tree {
     powers: Powers,
     /// 0 in slots without a live frame.
     sums: SumTree,
-    lately: Vec<Lately>,
+    /// Slots whose frames were drawn.
+    drawn: Slots,
+    /// Slots whose frames were overwritten after that, and not drawn since.
+    overwritten: Slots,
     /// The frames that are in it.
     live: Frames,
     /// How often the file was changed when it was read.
@@ -205,8 +188,8 @@ impl Tree {
         };
         self.load(file.file(), fresh)?;
         for slot in self.slots(fresh).into_iter().flatten() {
-            if self.lately[slot] == Lately::Drawn {
-                self.lately[slot] = Lately::Overwritten;
+            if self.drawn.remove(slot) {
+                self.overwritten.insert(slot);
             }
         }
         self.live = live;
@@ -235,7 +218,7 @@ impl Tree {
 
     fn draw(
         &mut self,
-        stream: Stream,
+        shares: &mut [f64],
         out: &mut [i64],
         weights: Option<(f64, &mut [f32])>,
     ) -> Result<()> {
@@ -254,14 +237,11 @@ impl Tree {
             };
             return Err(Error::argument(argument, expected, got));
         }
-        let Stream { seed, epoch, start } = stream;
-        let mut masses = with_room(out.len(), "draws")?;
-        for_each_draw(seed, epoch, start, out, 1, |random| {
-            masses.push((1.0 - random.unit()) * total);
-            0
-        });
+        for share in shares.iter_mut() {
+            *share *= total;
+        }
         let mut slots = filled(out.len(), 0)?;
-        self.sums.find(&mut masses, &mut slots);
+        self.sums.find(shares, &mut slots);
         if let Some((beta, weights)) = weights {
             let least = self.sums.least();
             for (weight, &slot) in weights.iter_mut().zip(&slots) {
@@ -270,7 +250,8 @@ impl Tree {
         }
         let by_slot = self.ring.by_slot(self.live);
         for (drawn, slot) in out.iter_mut().zip(slots) {
-            self.lately[slot] = Lately::Drawn;
+            self.drawn.insert(slot);
+            self.overwritten.remove(slot);
             *drawn = by_slot.position(by_slot.in_slot(Slot(slot))) as i64;
         }
         Ok(())
@@ -286,7 +267,7 @@ impl Tree {
         let mut changes = with_room(indices.len(), "indices")?;
         for (&index, &priority) in indices.iter().zip(priorities) {
             let (_, slot) = by_slot.nth(position(index, self.live)?);
-            if self.lately[slot.0] != Lately::Overwritten {
+            if !self.overwritten.contains(slot.0) {
                 changes.push((slot, priority, self.powers.power(priority)));
             }
         }
@@ -334,6 +315,31 @@ fn power(base: f64, exponent: f64) -> f64 {
         0.0 => 1.0,
         1.0 => base,
         _ => libm::exp2(exponent * libm::log2(base)),
+    }
+}
+
+/// Some slots of a buffer.
+#[derive(Debug)]
+struct Slots(Vec<u64>);
+
+impl Slots {
+    fn none_of(capacity: usize) -> Result<Self> {
+        Ok(Self(filled(capacity.div_ceil(64), 0)?))
+    }
+
+    fn contains(&self, slot: usize) -> bool {
+        self.0[slot / 64] & (1 << (slot % 64)) != 0
+    }
+
+    fn insert(&mut self, slot: usize) {
+        self.0[slot / 64] |= 1 << (slot % 64);
+    }
+
+    /// Whether it was among them.
+    fn remove(&mut self, slot: usize) -> bool {
+        let was = self.contains(slot);
+        self.0[slot / 64] &= !(1 << (slot % 64));
+        was
     }
 }
 

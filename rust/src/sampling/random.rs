@@ -33,6 +33,11 @@ impl Random {
         ((u128::from(self.bits()) * len as u128) >> 64) as usize
     }
 
+    /// A number from 0 to below 1.
+    pub fn share(&mut self) -> f64 {
+        1.0 - self.unit()
+    }
+
     /// A number above 0 and up to 1.
     pub fn unit(&mut self) -> f64 {
         ((self.bits() >> 11) + 1) as f64 * (1.0 / (1u64 << 53) as f64)
@@ -40,13 +45,13 @@ impl Random {
 }
 
 /// Fills `out` with draws, each of which takes `numbers` numbers of its block.
-pub fn for_each_draw(
+pub fn for_each_draw<T>(
     seed: u64,
     epoch: u64,
     start: u64,
-    out: &mut [i64],
+    out: &mut [T],
     numbers: u64,
-    mut draw: impl FnMut(&mut Random) -> i64,
+    mut draw: impl FnMut(&mut Random) -> T,
 ) {
     let mut at = start;
     let mut rest = out;
@@ -99,6 +104,8 @@ mod tests {
         for _ in 0..10_000 {
             let unit = random.unit();
             assert!(0.0 < unit && unit <= 1.0);
+            let share = random.share();
+            assert!((0.0..1.0).contains(&share));
             assert!(random.below(3) < 3);
         }
     }

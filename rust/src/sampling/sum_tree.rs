@@ -152,19 +152,21 @@ fn least(&[a, b, c, d, e, f, g, h]: &Children) -> f64 {
 
 /// The child in which `mass` lies; what lies before it is taken off.
 fn descend(children: &Children, mass: &mut f64) -> usize {
-    let (mut upto, mut before, mut child) = (0.0, 0.0, 0);
-    for value in children {
-        upto += value;
-        let is_before = upto <= *mass;
-        child += usize::from(is_before);
-        before = if is_before { upto } else { before };
+    let mut before = [0.0; FANOUT + 1]; // each child
+    for (child, value) in children.iter().enumerate() {
+        before[child + 1] = before[child] + value;
     }
+    // Counted instead of searched, since no processor can guess where a random number lies.
+    let child = before[1..]
+        .iter()
+        .map(|end| usize::from(*end <= *mass))
+        .sum();
     if child == FANOUT {
         // Rounding has left more than there is: it lies in the last leaf that is not 0.
         *mass = f64::INFINITY;
         return children.iter().rposition(|value| *value > 0.0).unwrap_or(0);
     }
-    *mass -= before;
+    *mass -= before[child];
     child
 }
 
