@@ -5,13 +5,15 @@
 //! drawn and nothing about what frames are, so losing the last of them does no harm.
 
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::RwLockReadGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::error::{AtPath, Error, Result};
 use crate::format::PRIORITIES_FILE;
-use crate::map::{Identity, WriteMap, check_regular};
+use crate::map::{Identity, ReadMap, WriteMap, check_regular};
+use crate::memory::out_of_memory;
 use crate::ring::Slot;
 use crate::space;
 use crate::writers::not_forking;
@@ -34,7 +36,6 @@ pub struct PriorityFile {
     map: WriteMap,
     path: PathBuf,
     identity: Identity,
-    capacity: usize,
 }
 
 /// The file, while nobody else may add frames.
@@ -49,9 +50,7 @@ impl PriorityFile {
     pub fn open(directory: &Path, capacity: usize) -> Result<Self> {
         let path = directory.join(PRIORITIES_FILE);
         let lock = Lock::acquire(&path, true)?;
-        let len = len_of(capacity).ok_or_else(|| Error::OutOfMemory {
-            what: format!("{capacity} priorities"),
-        })?;
+        let len = len_of(capacity)?;
         if lock.file.metadata().at(&path)?.len() == 0 {
             space::make_room(&lock.file, len as u64, true)
                 .inspect_err(|_| drop(lock.file.set_len(0)))
@@ -70,9 +69,8 @@ impl PriorityFile {
             map,
             identity: lock.identity(&path)?,
             path,
-            capacity,
         };
-        file.check_header()?;
+        check_header(capacity, &file.path, |word| file.map.load(word, Relaxed))?;
         Ok(file)
     }
 
@@ -83,14 +81,11 @@ impl PriorityFile {
 
     /// The priority in a slot.
     pub fn get(&self, slot: Slot) -> Result<f64> {
-        let priority = f64::from_bits(self.map.load(HEADER_WORDS + slot.0, Relaxed));
-        match is_priority(priority) {
-            true => Ok(priority),
-            false => Err(self.damaged(format!(
-                "slot {}: expected a finite number, not negative, got {priority}",
-                slot.0
-            ))),
-        }
+        decode(
+            self.map.load(HEADER_WORDS + slot.0, Relaxed),
+            slot,
+            &self.path,
+        )
     }
 
     /// Changes priorities, of which all are finite and none negative. Says how often they had been
@@ -98,8 +93,9 @@ impl PriorityFile {
     pub fn update(&mut self, changes: impl Iterator<Item = (Slot, f64)>) -> u64 {
         let mut largest = 0.0f64;
         for (slot, priority) in changes {
-            let bits = priority.to_bits();
-            self.map.store(HEADER_WORDS + slot.0, bits, Relaxed);
+            let priority = priority.abs(); // there is a -0.0
+            let word = HEADER_WORDS + slot.0;
+            self.map.store(word, priority.to_bits(), Relaxed);
             largest = largest.max(priority);
         }
         // Numbers that are not negative are ordered as their bits are.
@@ -118,47 +114,19 @@ impl PriorityFile {
         let file = self;
         Ok(Adding { file, _lock })
     }
-
-    /// An error that says what to do about it.
-    pub fn damaged(&self, what: String) -> Error {
-        Error::damaged(
-            &self.path,
-            format!("{what}; without the file, priorities start anew"),
-        )
-    }
-
-    fn check_header(&self) -> Result<()> {
-        let expected = [
-            (MAGIC_WORD, MAGIC),
-            (VERSION_WORD, VERSION),
-            (CAPACITY_WORD, self.capacity as u64),
-        ];
-        for (word, expected) in expected {
-            let got = self.map.load(word, Relaxed);
-            if got != expected {
-                return Err(self.damaged(format!("word {word}: expected {expected}, got {got}")));
-            }
-        }
-        match is_priority(self.largest()) {
-            true => Ok(()),
-            false => Err(self.damaged(format!("the largest priority is {}", self.largest()))),
-        }
-    }
-
-    fn largest(&self) -> f64 {
-        f64::from_bits(self.map.load(LARGEST_WORD, Relaxed))
-    }
 }
 
 impl Adding<'_> {
-    /// The frame before which all live ones have a priority.
-    pub fn end(&self) -> u64 {
-        self.file.map.load(END_WORD, Relaxed)
+    /// The frame before which all live ones have a priority, of `ever_added` that there were.
+    pub fn end(&self, ever_added: u64) -> Result<u64> {
+        let end = self.file.map.load(END_WORD, Relaxed);
+        check_end(end, ever_added, &self.file.path)?;
+        Ok(end)
     }
 
     /// Gives the largest priority to new frames, in `slots`, after which [`Self::end`] is `end`.
     pub fn add(&mut self, slots: impl Iterator<Item = usize>, end: u64) {
-        let largest = self.file.largest().to_bits();
+        let largest = self.file.map.load(LARGEST_WORD, Relaxed);
         for slot in slots {
             self.file.map.store(HEADER_WORDS + slot, largest, Relaxed);
         }
@@ -171,14 +139,96 @@ impl Adding<'_> {
     }
 }
 
+/// Checks that file of a directory, if there is one, without changing it. `ever_added` is asked last,
+/// for the number of frames that the buffer had then.
+pub fn check(
+    directory: &Path,
+    capacity: usize,
+    ever_added: impl FnOnce() -> Result<u64>,
+) -> Result<()> {
+    let path = &directory.join(PRIORITIES_FILE);
+    check_regular(path)?;
+    match path.metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Ok(found) if found.len() == 0 => return Ok(()), // its making was interrupted
+        found => found.at(path)?,
+    };
+    let map = ReadMap::open(path, len_of(capacity)?)?;
+    let word = |word| map.word(word, Relaxed);
+    if word(MAGIC_WORD) == 0 {
+        return Ok(()); // here, too
+    }
+    check_header(capacity, path, word)?;
+    for slot in (0..capacity).map(Slot) {
+        decode(word(HEADER_WORDS + slot.0), slot, path)?;
+    }
+    let end = word(END_WORD);
+    check_end(end, ever_added()?, path)
+}
+
+fn check_header(capacity: usize, path: &Path, get: impl Fn(usize) -> u64) -> Result<()> {
+    let expected = [
+        (MAGIC_WORD, MAGIC),
+        (VERSION_WORD, VERSION),
+        (CAPACITY_WORD, capacity as u64),
+    ];
+    for (word, expected) in expected {
+        let got = get(word);
+        if got != expected {
+            return Err(damaged(
+                path,
+                format!("word {word}: expected {expected}, got {got}"),
+            ));
+        }
+    }
+    let largest = f64::from_bits(get(LARGEST_WORD));
+    match is_priority(largest) {
+        true => Ok(()),
+        false => Err(damaged(path, format!("the largest priority is {largest}"))),
+    }
+}
+
+/// Refuses priorities of more frames than a buffer ever had.
+fn check_end(end: u64, ever_added: u64, path: &Path) -> Result<()> {
+    if end <= ever_added {
+        return Ok(());
+    }
+    let what =
+        format!("expected priorities of {ever_added} frames, as many as were added, got {end}");
+    Err(damaged(path, what))
+}
+
+fn decode(word: u64, slot: Slot, path: &Path) -> Result<f64> {
+    let priority = f64::from_bits(word);
+    match is_priority(priority) {
+        true => Ok(priority),
+        false => {
+            let expected = "expected a finite number, not negative";
+            Err(damaged(
+                path,
+                format!("slot {}: {expected}, got {priority}", slot.0),
+            ))
+        }
+    }
+}
+
+fn damaged(path: &Path, what: String) -> Error {
+    Error::damaged(
+        path,
+        format!("{what}; without the file, priorities start anew"),
+    )
+}
+
 /// Whether a frame can have such a priority.
 pub fn is_priority(number: f64) -> bool {
     number.is_finite() && number >= 0.0
 }
 
-/// The file's length in bytes, if there can be such a file.
-fn len_of(capacity: usize) -> Option<usize> {
-    HEADER_WORDS.checked_add(capacity)?.checked_mul(8)
+/// The file's length in bytes.
+fn len_of(capacity: usize) -> Result<usize> {
+    let words = HEADER_WORDS.checked_add(capacity);
+    let len = words.and_then(|words| words.checked_mul(8));
+    len.ok_or_else(|| out_of_memory(format!("{capacity} priorities")))
 }
 
 /// The right to make the file or to add frames, for a short time.

@@ -4,7 +4,7 @@
 //! the longest run of consecutive frames whose rows are all there and whose episodes follow one
 //! another.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
@@ -13,13 +13,15 @@ use crate::episodes::Episodes;
 use crate::error::{AtPath, Error, Result};
 use crate::files::{overwrite, replace};
 use crate::format::{
-    MANIFEST_FILE, Manifest, NEXT_INDEX_FILE, OCCUPANCY_MASK_FILE, Record, STATE_FILE,
+    MANIFEST_FILE, Manifest, NEXT_INDEX_FILE, OCCUPANCY_MASK_FILE, PRIORITIES_FILE, Record,
+    STATE_FILE,
 };
 use crate::gather::Column;
 use crate::index;
 use crate::lock::{LOCK_FILE, WriterLock};
 use crate::map::{ReadMap, check_regular};
 use crate::memory::{push, with_room};
+use crate::priority_file;
 use crate::ring::{Frames, Ring, Seq, Slot};
 use crate::space;
 use crate::spec::ColumnSpec;
@@ -97,6 +99,10 @@ pub fn verify(path: &Path) -> Result<Vec<Finding>> {
                 let columns = open_columns(path, &stored.manifest)?;
                 findings = Content::new(path, &stored.manifest, &columns).at_rest(&state)?;
             }
+            let ever_added = || Ok(state.load()?.live.end.0);
+            if let Err(error) = priority_file::check(path, stored.manifest.capacity, ever_added) {
+                findings.push(Finding::of(error)?);
+            }
         }
     }
     Ok(findings)
@@ -158,6 +164,11 @@ pub fn repair(path: &Path) -> Result<Vec<Finding>> {
         episodes: found.episodes.max(before.episodes),
         ..found
     };
+    if priority_file::check(path, manifest.capacity, || Ok(record.live.end.0)).is_err() {
+        let file = path.join(PRIORITIES_FILE);
+        fs::remove_file(&file).at(&file)?;
+        done.push(Finding::new(file, "removed: priorities start anew"));
+    }
     let next = content.ring.slot(kept.end).0 as u64;
     replace(&path.join(OCCUPANCY_MASK_FILE), &content.mask(kept)?)?;
     replace(&path.join(NEXT_INDEX_FILE), &next.to_le_bytes())?;

@@ -28,7 +28,7 @@ class PrioritizedSampler(EpochSampler):
     Priorities belong to the buffer: they are kept in its directory, in the file `_priorities`, and
     all samplers of a directory, in whatever process, change and see the same ones. New frames get
     the largest priority ever given, at first 1; a frame that is overwritten loses its own. They
-    survive the end of the process like frames do, but are never waited for on their way to the disk.
+    survive the end of the process as frames do, but nobody waits for the disk to have them.
 
         indices, weights = sampler.sample(256)
         batch = buffer.get_batch(indices)
@@ -120,7 +120,8 @@ class PrioritizedSampler(EpochSampler):
             priorities: For each a number, at least 0, of which 0 means never.
 
         Raises:
-            ValueError: A priority is negative, infinite or NaN, or there are not as many as indices.
+            ValueError: A priority is negative, infinite or NaN, or there are more or fewer of them
+                than indices.
             IndexError: An index is out of range.
             TypeError: `indices` holds no ints.
         """

@@ -156,13 +156,7 @@ impl Tree {
     /// Brings the file in step with the buffer, and the tree with both.
     fn follow(&mut self, file: &mut Adding<'_>, buffer: &Buffer) -> Result<()> {
         let live = buffer.live()?;
-        let end = file.end();
-        if end > live.end.0 {
-            let last = live.end.0;
-            let what =
-                format!("expected priorities of {last} frames, as many as there were, got {end}");
-            return Err(file.file().damaged(what));
-        }
+        let end = file.end(live.end.0)?;
         let without = Frames {
             first: live.first.max(Seq(end)),
             end: live.end,
