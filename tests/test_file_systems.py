@@ -89,6 +89,28 @@ except OSError as error:
         assert int(said.split()[0]) > 5
         assert f"{tmp_path}/m/b/" in said
 
+    def test_priorities_without_room_are_an_error_and_can_be_had_later(self, tmp_path):
+        said = run_on_tmpfs(
+            tmp_path / "m",
+            8,
+            """
+from fastbuffer import PrioritizedSampler
+buffer = OnlineBuffer(directory / "b", {}, 1 << 15, 10, output="numpy")
+buffer.add_data(data())
+filler = directory / "filler"
+filler.write_bytes(bytes((8 << 20) - (1 << 15) * 33 - (1 << 17)))
+try:
+    PrioritizedSampler(buffer)
+except OSError as error:
+    print(error)
+assert buffer.verify() == []
+filler.unlink()
+assert (PrioritizedSampler(buffer).priorities() == 1).all()
+""",
+        )
+        assert "No space left on device" in said
+        assert "_priorities" in said
+
     def test_a_read_only_file_system_is_read_and_not_written(self, tmp_path):
         said = run_on_tmpfs(
             tmp_path / "m",

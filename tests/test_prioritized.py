@@ -152,7 +152,7 @@ def test_a_seed_draws_the_same_for_ever(tmp_path):
 
 
 #: What came out when this was written.
-FROZEN = [16, 9, 13, 5, 28, 18, 0, 0]
+FROZEN = [16, 9, 13, 5, 28, 18, 26, 26]
 
 
 def test_a_resumed_sampler_draws_what_the_first_would_have(tmp_path):
