@@ -23,6 +23,7 @@ from fastbuffer._core import (
     before_fork,
 )
 from fastbuffer._drawing import draw, random_source, take
+from fastbuffer._nstep import checked_steps, with_returns
 from fastbuffer._optional import require
 from fastbuffer._tensors import Array, Output, to_numpy, to_tensors, torch_is_installed
 from fastbuffer.verification import Finding, verify
@@ -299,28 +300,53 @@ class OnlineBuffer(_Base):
         return split(self.get_batch(indices))
 
     def get_batch(
-        self, indices: "slice | Sequence[int] | Array", *, out: "Batch | None" = None
+        self,
+        indices: "slice | Sequence[int] | Array",
+        *,
+        n_step: int | None = None,
+        gamma: float | None = None,
+        out: "Batch | None" = None,
     ) -> "Batch":
         """The items at `indices` as one batch, each row copied once.
 
         Args:
             indices: Positions among the live frames in slot order, or from their end if negative:
                 a slice, a sequence or a one-dimensional array.
-            out: Where the batch goes, as `empty_batch` makes it. Nothing is allocated then.
+            n_step: Over how many steps to add up rewards, for targets `next.reward_nstep + discount
+                * value(bootstrap frame)` (R. S. Sutton, 1988, "Learning to predict by the methods
+                of temporal differences"). The buffer needs the key `next.reward`.
+            gamma: The discount per step, from 0 to 1. Only together with `n_step`.
+            out: Where the batch goes, as `empty_batch` makes it. Nothing is allocated then. Not
+                together with `n_step`.
 
         Returns:
             What `buffer[i]` returns for one of them, each value with a leading dimension of one
-            per index: `out`, or a new dict of tensors or arrays.
+            per index: `out`, or a new dict of tensors or arrays. With `n_step` also:
+
+            - `next.reward_nstep`: the discounted sum of `next.reward` over the steps, of its shape;
+              float64 if that is, else float32.
+            - `bootstrap.<key>`, for each key: the value at the frame `n_step` frames later.
+            - `discount`: `gamma ** n_step`.
+
+            Where `next.terminated` or, without such a key, `next.done` is set, that frame's reward
+            is the last one, and the discount is 0. Where an episode ends without, its last frame is
+            the bootstrap frame, as there is none that its reward led to; the sum ends before it,
+            and the discount is that of as many steps.
 
         Raises:
             IndexError: An index is out of range.
             TypeError: `indices` holds no ints, or `out` is no dict.
             ValueError: `out` has other keys than the batch, or a tensor or array in it has another
                 shape or dtype, is not contiguous, not writeable, not in the memory of the CPU, or
-                overlaps another one.
+                overlaps another one; or `n_step` or `gamma` is out of range, lacks the other, or
+                does not fit the buffer's keys.
             TimestampToleranceError: A query inside an episode has no frame within `tolerance_s`.
         """
         positions = self._positions(indices)
+        steps = checked_steps(n_step, gamma, out)
+        if steps is not None:
+            how = (self._windows, self._threads(), *steps)
+            return self._converted(with_returns(self._core, positions, *how))
         if out is not None:
             arrays = arrays_of(out)
             self._core.gather(positions, self._windows, self._threads(), arrays)
@@ -365,6 +391,8 @@ class OnlineBuffer(_Base):
         sampler: "Iterable[int] | None" = None,
         seed: int | None = None,
         generator: "np.random.Generator | torch.Generator | None" = None,
+        n_step: int | None = None,
+        gamma: float | None = None,
         out: "Batch | None" = None,
     ) -> "Batch":
         """A batch of random items, drawn with replacement and uniformly unless it is said how.
@@ -379,6 +407,8 @@ class OnlineBuffer(_Base):
             seed: Makes the draw repeatable on its own.
             generator: Makes a sequence of draws repeatable. Without one, each process draws
                 differently, and in a worker of a DataLoader by the seed that torch gave that.
+            n_step: As for `get_batch`.
+            gamma: As for `get_batch`.
             out: As for `get_batch`.
 
         Returns:
@@ -386,8 +416,8 @@ class OnlineBuffer(_Base):
 
         Raises:
             ValueError: The buffer is empty, `batch_size` is negative, `weights` do not fit or are
-                all zero, the sampler ends early, arguments exclude each other, or `out` does not
-                fit.
+                all zero, the sampler ends early, arguments exclude each other, or `n_step`, `gamma`
+                or `out` does not fit.
             IndexError: The sampler's position is out of range.
             TypeError: An argument has the wrong type.
             TimestampToleranceError: A query inside an episode has no frame within `tolerance_s`.
@@ -401,7 +431,7 @@ class OnlineBuffer(_Base):
         else:
             got = "one of them with a sampler"
             raise ValueError(refused("weights, seed and generator", "none with a sampler", got))
-        return self.get_batch(indices, out=out)
+        return self.get_batch(indices, n_step=n_step, gamma=gamma, out=out)
 
     def loader(
         self,

@@ -20,7 +20,8 @@ use crate::fork::PerProcess;
 use crate::format::{Manifest, Record};
 use crate::gather::{BatchOut, Out, Source};
 use crate::index;
-use crate::memory::collected;
+use crate::memory::{collected, with_room};
+use crate::nstep::{NStep, Return};
 use crate::plan::{Plan, Planner, Touched};
 use crate::ring::{Frames, LiveBySlot, Ring, Seq, Slot};
 use crate::window::Windows;
@@ -211,16 +212,52 @@ impl Buffer {
         threads: usize,
     ) -> Result<()> {
         self.read(|buffer, touched| {
-            let plan = buffer.plan(indices, windows, touched)?;
-            let source = Source {
-                columns: &buffer.directory.columns,
-                ring: buffer.ring,
-                windows,
-                plan: &plan,
-            };
-            source.copy(out.reborrow(), threads);
+            let plan = buffer
+                .with_planner(|planner| planner.plan(planner.frames(indices), windows, touched))?;
+            buffer.copy(&plan, windows, out, threads);
             Ok(())
         })
+    }
+
+    /// Copies the items at `indices` and behind them their bootstrap frames, which are as many, as
+    /// [`Self::gather`] does, and says what follows each item.
+    pub fn gather_nstep(
+        &self,
+        indices: &[i64],
+        windows: &Windows,
+        nstep: &NStep,
+        out: &mut BatchOut<'_>,
+        threads: usize,
+    ) -> Result<Vec<Return>> {
+        self.read(|buffer, touched| {
+            let (plan, returns) = buffer.with_planner(|planner| {
+                let mut frames = with_room(2 * indices.len(), "the items of a batch")?;
+                let mut returns = with_room(indices.len(), "returns")?;
+                for frame in planner.frames(indices) {
+                    frames.push(frame?);
+                }
+                for item in 0..indices.len() {
+                    touched.frame(frames[item].0);
+                    let (follows, bootstrap) = nstep.after(planner, frames[item].0);
+                    returns.push(follows);
+                    frames.push(bootstrap);
+                }
+                let plan = planner.plan(frames.into_iter().map(Ok), windows, touched)?;
+                Ok((plan, returns))
+            })?;
+            buffer.copy(&plan, windows, out, threads);
+            Ok(returns)
+        })
+    }
+
+    fn copy(&self, plan: &Plan, windows: &Windows, out: &mut BatchOut<'_>, threads: usize) {
+        let source = Source {
+            columns: &self.directory.columns,
+            ring: self.ring,
+            windows,
+            plan,
+        };
+        source.copy(out.reborrow(), threads);
     }
 
     /// Copies all live rows of a column, in slot order, into `out`. False, with nothing copied, if
@@ -351,14 +388,13 @@ impl Buffer {
         }
     }
 
-    fn plan(&self, indices: &[i64], windows: &Windows, touched: &mut Touched) -> Result<Plan> {
-        let planner = Planner {
+    fn with_planner<T>(&self, work: impl FnOnce(&Planner<'_>) -> Result<T>) -> Result<T> {
+        work(&Planner {
             spec: &self.manifest().spec,
             columns: &self.directory.columns,
             ring: self.ring,
             episodes: &*self.episodes()?,
-        };
-        planner.plan(indices, windows, touched)
+        })
     }
 
     /// The episode index, in step with the record in force.

@@ -60,6 +60,11 @@ impl Column {
         self.map.word(slot.0, Ordering::Relaxed).cast_signed()
     }
 
+    /// A row of at most 8 bytes; zeros follow them.
+    pub fn small_row(&self, slot: Slot) -> [u8; 8] {
+        self.map.few(slot.0 * self.row_bytes, self.row_bytes)
+    }
+
     /// Copies the rows at `slots`, in their order, into `out`, which is exactly as long.
     fn gather(&self, slots: impl ExactSizeIterator<Item = Slot>, out: Out<'_>) {
         assert_eq!(out.len(), slots.len() * self.row_bytes);

@@ -22,6 +22,7 @@ pub mod index;
 pub mod lock;
 pub mod map;
 pub mod memory;
+pub mod nstep;
 pub mod offsets;
 pub mod plan;
 pub mod priority_file;

@@ -75,6 +75,14 @@ impl ReadMap {
         }
     }
 
+    /// Copies `len` bytes, at most 8, from `offset` on; zeros follow them.
+    pub fn few(&self, offset: usize, len: usize) -> [u8; 8] {
+        let mut bytes = [MaybeUninit::new(0); 8];
+        self.read(offset, &mut bytes[..len]);
+        // SAFETY: all of them were initialised above, and `read` only overwrites.
+        bytes.map(|byte| unsafe { byte.assume_init() })
+    }
+
     /// The 64-bit word at `position`, counted in words.
     pub fn word(&self, position: usize, ordering: Ordering) -> u64 {
         assert!(

@@ -78,19 +78,30 @@ pub struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// The plan for `indices`, each a position among the live frames in slot order or, if negative,
+    /// The frames at `indices`, each a position among the live frames in slot order or, if negative,
     /// from their end.
-    pub fn plan(&self, indices: &[i64], windows: &Windows, touched: &mut Touched) -> Result<Plan> {
+    pub fn frames(&self, indices: &[i64]) -> impl ExactSizeIterator<Item = Result<(Seq, Slot)>> {
         let live = self.episodes.live();
         let by_slot = self.ring.by_slot(live);
+        let frame = move |&index: &i64| Ok(by_slot.nth(position(index, live)?));
+        indices.iter().map(frame)
+    }
+
+    /// The plan for some live frames.
+    pub fn plan(
+        &self,
+        frames: impl ExactSizeIterator<Item = Result<(Seq, Slot)>>,
+        windows: &Windows,
+        touched: &mut Touched,
+    ) -> Result<Plan> {
         let mut plan = Plan {
-            items: with_room(indices.len(), "the items of a batch")?,
+            items: with_room(frames.len(), "the items of a batch")?,
             answers: vec![Answers::default(); windows.iter().len()],
         };
         let proven = windows.are_proven();
         let mut searched = 0;
-        for &index in indices {
-            let (seq, slot) = by_slot.nth(position(index, live)?);
+        for frame in frames {
+            let (seq, slot) = frame?;
             touched.frame(seq);
             let mut item = Item {
                 slot,

@@ -20,6 +20,7 @@ use crate::directory::{Durability, Mode, Request};
 use crate::error::{Error, Result};
 use crate::gather::BatchOut;
 use crate::memory::collected;
+use crate::nstep::{NStep, Return};
 use crate::spec::{ColumnSpec, DType, Field, IS_PAD_POSTFIX};
 use crate::threads;
 use crate::window;
@@ -58,6 +59,13 @@ struct BatchArray {
 
 /// The deltas of a key as Python has them.
 type Deltas<'py> = (String, PyReadonlyArray1<'py, f64>);
+
+/// A batch, and two numbers per item.
+type WithReturns<'py> = (
+    Bound<'py, PyDict>,
+    Bound<'py, PyArray1<f64>>,
+    Bound<'py, PyArray1<f64>>,
+);
 
 /// A column as Python sees it: key, dtype name, shape of one frame's value.
 type PyField = (String, String, Vec<usize>);
@@ -203,6 +211,36 @@ impl Buffer {
         }
     }
 
+    /// The items at `indices` and, behind them, as many bootstrap frames as one batch; the discounted
+    /// sums of the items' rewards; and the discounts of the bootstrap frames.
+    fn gather_nstep<'py>(
+        &self,
+        py: Python<'py>,
+        indices: PyReadonlyArray1<'py, i64>,
+        windows: &Windows,
+        threads: usize,
+        n_step: usize,
+        gamma: f64,
+    ) -> PyResult<WithReturns<'py>> {
+        let nstep = NStep::new(&self.inner.manifest().spec, n_step, gamma)?;
+        let indices = collected(indices.as_array().iter().copied(), "indices")?;
+        let mut arrays = windows.new_arrays(py, &[2 * indices.len()])?;
+        let mut out = self.out_of(&mut arrays);
+        let returns = detach(py, || {
+            let windows = &windows.inner;
+            self.inner
+                .gather_nstep(&indices, windows, &nstep, &mut out, threads)
+        })?;
+        let column = |number: fn(&Return) -> f64| -> Result<_> {
+            Ok(collected(returns.iter().map(number), "returns")?.into_pyarray(py))
+        };
+        Ok((
+            windows.named(py, arrays)?,
+            column(|follows| follows.reward)?,
+            column(|follows| follows.discount)?,
+        ))
+    }
+
     /// The item at `index`, without a batch dimension.
     fn item<'py>(
         &self,
@@ -283,6 +321,15 @@ impl Buffer {
         self.keys.iter().map(array).collect()
     }
 
+    /// Where the arrays of a batch are.
+    fn out_of<'a>(&self, arrays: &'a mut [OutArray<'_>]) -> BatchOut<'a> {
+        let (columns, masks) = arrays.split_at_mut(self.keys.len());
+        BatchOut {
+            columns: columns.iter_mut().map(OutArray::bytes).collect(),
+            pads: masks.iter_mut().map(OutArray::bytes).collect(),
+        }
+    }
+
     fn fill(
         &self,
         py: Python<'_>,
@@ -291,11 +338,7 @@ impl Buffer {
         threads: usize,
         arrays: &mut [OutArray<'_>],
     ) -> PyResult<()> {
-        let (columns, masks) = arrays.split_at_mut(self.keys.len());
-        let mut out = BatchOut {
-            columns: columns.iter_mut().map(OutArray::bytes).collect(),
-            pads: masks.iter_mut().map(OutArray::bytes).collect(),
-        };
+        let mut out = self.out_of(arrays);
         detach(py, || {
             self.inner
                 .gather(indices, &windows.inner, &mut out, threads)
