@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastbuffer import compute_sampler_weights
+from fastbuffer import OnlineBuffer, WeightedSampler, compute_sampler_weights
 from helpers import Pair, make_episodes, to_numpy
 from model import kept_of_lengths, sampler_weights
 
@@ -136,3 +136,34 @@ def test_missing_bounds_are_refused(bounds):
     dataset.episode_data_index = bounds
     with pytest.raises(ValueError, match=r"offline_dataset: expected bounds .*'from' and 'to'"):
         compute_sampler_weights(dataset)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_draws_over_both_sides_never_ask_past_the_dropped_frames(torch, tmp_path, batched):
+    """Weights, sampler, ConcatDataset and DataLoader together: no window is padded ahead."""
+    from torch.utils.data import ConcatDataset, DataLoader
+
+    spec = {"action": {"shape": (), "dtype": np.float32}}
+    deltas = {"action": [0.0, 0.1, 0.2, 0.3]}
+    sides = []
+    for name, calls in [("offline", [(9, 20, 3)]), ("online", [(20, 15), (12, 6)])]:
+        buffer = OnlineBuffer(tmp_path / name, spec, 40, 10, deltas)
+        for lengths in calls:
+            buffer.add_data(make_episodes(lengths, spec, np.random.default_rng(0)))
+        sides.append(buffer)
+    offline, online = sides
+    offline.episode_data_index = {"from": [0, 9, 29], "to": [9, 29, 32]}
+    weights = compute_sampler_weights(offline, 3, online, 0.4, 3)
+    sampler = WeightedSampler(weights, 4000, seed=1)
+    together = ConcatDataset(sides)
+    if batched:
+        loader = DataLoader(together, batch_sampler=sampler.batches(100))
+    else:
+        loader = DataLoader(together, 100, sampler=sampler)
+    batches = list(loader)
+    assert not any(batch["action_is_pad"].any() for batch in batches)
+    drawn = np.concatenate(list(WeightedSampler(weights, 4000, seed=1).batches(100)))
+    assert abs((drawn >= len(offline)).mean() - 0.4) < 0.04
+    index = torch.cat([batch["index"] for batch in batches]).tolist()
+    assert index == [together[int(position)]["index"].item() for position in drawn]
+    assert set(drawn) == set(np.flatnonzero(weights))

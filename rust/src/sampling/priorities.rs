@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::fork::PerProcess;
-use crate::memory::{collected, with_room};
+use crate::memory::{collected, out_of_memory, with_room};
 use crate::plan::position;
 use crate::priority_file::{Adding, PriorityFile, is_priority};
 use crate::ring::{Frames, Ring, Seq, Slot};
@@ -52,7 +52,10 @@ impl Priorities {
         out: &mut [i64],
         weights: Option<(f64, &mut [f32])>,
     ) -> Result<()> {
-        self.with(buffer, |known| known.tree.draw(shares, out, weights))
+        self.with(buffer, |known| {
+            known.tree.refresh(&known.file)?;
+            known.tree.draw(shares, out, weights)
+        })
     }
 
     /// Gives the frames at some positions new priorities, all of them or, if one cannot be, none. Of
@@ -122,6 +125,7 @@ impl Known {
             overwritten: Slots::none_of(capacity)?,
             live: Frames::none_at(Seq(0)),
             updates: file.updates(),
+            stale: Vec::new(),
         };
         tree.follow(&mut file.adding()?, buffer)?;
         Ok(Self { file, tree })
@@ -150,11 +154,15 @@ struct Tree {
     live: Frames,
     /// How often the file was changed when it was read.
     updates: u64,
+    /// Slots whose priorities were changed here since: most often there are several changes of one
+    /// node, or one of a leaf, before the next draw.
+    stale: Vec<usize>,
 }
 
 impl Tree {
     /// Brings the file in step with the buffer, and the tree with both.
     fn follow(&mut self, file: &mut Adding<'_>, buffer: &Buffer) -> Result<()> {
+        self.refresh(file.file())?; // before slots lose their frames
         let live = buffer.live()?;
         let end = file.end(live.end.0)?;
         let without = Frames {
@@ -262,15 +270,30 @@ impl Tree {
         for (&index, &priority) in indices.iter().zip(priorities) {
             let (_, slot) = by_slot.nth(position(index, self.live)?);
             if !self.overwritten.contains(slot.0) {
-                changes.push((slot, priority, self.powers.power(priority)));
+                changes.push((slot, priority));
             }
         }
-        let powers = changes.iter().map(|(slot, _, power)| (slot.0, *power));
-        self.sums.set(powers)?;
-        let updates = file.update(changes.iter().map(|&(slot, priority, _)| (slot, priority)));
+        let more = self.stale.try_reserve(changes.len());
+        more.map_err(|_| out_of_memory("changed priorities"))?;
+        self.stale.extend(changes.iter().map(|(slot, _)| slot.0));
+        let updates = file.update(changes.into_iter());
         if updates == self.updates {
             self.updates = updates.wrapping_add(1);
         }
+        match self.stale.len() < self.ring.capacity() {
+            true => Ok(()),
+            false => self.refresh(file),
+        }
+    }
+
+    /// Takes in what was changed since the last draw.
+    fn refresh(&mut self, file: &PriorityFile) -> Result<()> {
+        let mut powers = with_room(self.stale.len(), "changed priorities")?;
+        for &slot in &self.stale {
+            powers.push((slot, self.powers.power(file.get(Slot(slot))?)));
+        }
+        self.sums.set(powers.into_iter())?;
+        self.stale.clear();
         Ok(())
     }
 }
@@ -303,7 +326,7 @@ impl Powers {
     }
 }
 
-/// The power of a number that is not negative, to 14 digits and in less time than `libm::pow` takes.
+/// The power of a number that is not negative, to 12 digits and in less time than `libm::pow` takes.
 fn power(base: f64, exponent: f64) -> f64 {
     match exponent {
         0.0 => 1.0,
@@ -341,4 +364,36 @@ fn filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>> {
     let mut all = with_room(len, "priorities")?;
     all.resize(len, value);
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn powers_have_12_digits(base in prop_oneof![1e-6..1e6f64, 1e-300..1e300], exponent in -1.0..2.0f64) {
+            let expected = libm::pow(base, exponent);
+            prop_assume!(expected.is_normal());
+            prop_assert!((power(base, exponent) / expected - 1.0).abs() < 1e-12);
+        }
+
+        #[test]
+        fn only_a_priority_of_0_is_never_drawn(priority in 0.0..f64::MAX, alpha in 1e-3..1e3f64) {
+            let mut powers = Powers::of(alpha);
+            for priority in [priority, 0.0, f64::from_bits(1), f64::MAX, 1.0] {
+                let power = powers.power(priority);
+                prop_assert_eq!(power > 0.0, priority > 0.0);
+                prop_assert!(power <= LARGEST_POWER);
+            }
+        }
+    }
+
+    #[test]
+    fn without_an_exponent_all_are_alike_and_1_changes_nothing() {
+        assert_eq!((power(0.0, 0.0), power(7.0, 0.0)), (1.0, 1.0));
+        assert_eq!((power(0.0, 1.0), power(0.7, 1.0)), (0.0, 0.7));
+        assert_eq!(power(0.0, 0.6), 0.0);
+    }
 }

@@ -32,8 +32,20 @@ pub struct SumTree {
 #[derive(Clone, Debug)]
 struct Level {
     sums: Vec<Children>,
+    /// For each sum, that of it and those before it with the same parent.
+    upto: Vec<Children>,
     /// The least number above 0 below each, infinity if there is none.
     least: Vec<Children>,
+}
+
+impl Level {
+    fn of(nodes: usize) -> Result<Self> {
+        Ok(Self {
+            sums: filled(nodes, 0.0)?,
+            upto: filled(nodes, 0.0)?,
+            least: filled(nodes, f64::INFINITY)?,
+        })
+    }
 }
 
 impl SumTree {
@@ -43,9 +55,9 @@ impl SumTree {
         let mut levels = Vec::new();
         let mut nodes = leaves.len();
         while nodes > 1 {
-            let (sums, least) = (filled(nodes, 0.0)?, filled(nodes, f64::INFINITY)?);
-            nodes = sums.len();
-            levels.push(Level { sums, least });
+            let level = Level::of(nodes)?;
+            nodes = level.sums.len();
+            levels.push(level);
         }
         Ok(Self {
             leaves,
@@ -101,72 +113,86 @@ impl SumTree {
     /// leaves up to it exceeds it. A leaf of 0 is never found, unless all are.
     pub fn find(&self, masses: &mut [f64], found: &mut [usize]) {
         found.fill(0);
-        let inner = self.levels.iter().rev().map(|level| &level.sums);
-        for nodes in inner.chain([&self.leaves]) {
+        for level in self.levels.iter().rev() {
             for (node, mass) in found.iter_mut().zip(&mut *masses) {
-                let child = descend(&nodes[*node], mass);
+                let child = descend(&level.sums[*node], &level.upto[*node], mass);
                 *node = *node * FANOUT + child;
             }
+        }
+        for (node, mass) in found.iter_mut().zip(masses) {
+            let leaves = &self.leaves[*node];
+            let child = descend(leaves, &upto(leaves), mass);
+            *node = *node * FANOUT + child;
         }
     }
 
     /// Computes all nodes above some others anew, `nodes` being the sorted parents of leaves.
     fn refresh(&mut self, mut nodes: Vec<usize>) {
-        let mut below: Option<&Level> = None;
-        for level in &mut self.levels {
+        let Self { leaves, levels, .. } = self;
+        let mut below: Option<&mut Level> = None;
+        for level in levels {
             nodes.dedup();
             for node in &mut nodes {
-                let (sum, least) = summary(&self.leaves, below, *node);
+                let (sum, least) = summary(leaves, &mut below, *node);
                 level.sums[*node / FANOUT][*node % FANOUT] = sum;
                 level.least[*node / FANOUT][*node % FANOUT] = least;
                 *node /= FANOUT;
             }
-            below = Some(&*level);
+            below = Some(level);
         }
-        (self.total, self.least) = summary(&self.leaves, below, 0);
+        (self.total, self.least) = summary(leaves, &mut below, 0);
     }
 }
 
 /// The sum of what is below a node, whose children are leaves or nodes of the level `below`, and the
 /// least number above 0 there.
-fn summary(leaves: &[Children], below: Option<&Level>, node: usize) -> (f64, f64) {
+fn summary(leaves: &[Children], below: &mut Option<&mut Level>, node: usize) -> (f64, f64) {
     match below {
-        Some(level) => (sum(&level.sums[node]), least(&level.least[node])),
+        Some(level) => {
+            level.upto[node] = upto(&level.sums[node]);
+            (level.upto[node][FANOUT - 1], least(&level.least[node]))
+        }
         None => {
-            let children = &leaves[node];
-            let positive = children.map(|leaf| if leaf > 0.0 { leaf } else { f64::INFINITY });
-            (sum(children), least(&positive))
+            let leaves = &leaves[node];
+            let positive = leaves.map(|leaf| if leaf > 0.0 { leaf } else { f64::INFINITY });
+            (upto(leaves)[FANOUT - 1], least(&positive))
         }
     }
 }
 
-fn sum(&[a, b, c, d, e, f, g, h]: &Children) -> f64 {
-    // In pairs, so that additions need not wait for one another.
-    ((a + b) + (c + d)) + ((e + f) + (g + h))
+/// For each number, the sum of it and those before it.
+fn upto(children: &Children) -> Children {
+    let mut sum = 0.0;
+    children.map(|child| {
+        sum += child;
+        sum
+    })
 }
 
-fn least(&[a, b, c, d, e, f, g, h]: &Children) -> f64 {
-    let less = |a: f64, b: f64| if a < b { a } else { b };
-    less(less(less(a, b), less(c, d)), less(less(e, f), less(g, h)))
+fn least(children: &Children) -> f64 {
+    fold(children, |a, b| if a < b { a } else { b })
+}
+
+fn most(children: &Children) -> f64 {
+    fold(children, |a, b| if a > b { a } else { b })
+}
+
+/// In pairs, so that not every step has to wait for the one before.
+fn fold(&[a, b, c, d, e, f, g, h]: &Children, of: impl Fn(f64, f64) -> f64) -> f64 {
+    of(of(of(a, b), of(c, d)), of(of(e, f), of(g, h)))
 }
 
 /// The child in which `mass` lies; what lies before it is taken off.
-fn descend(children: &Children, mass: &mut f64) -> usize {
-    let mut before = [0.0; FANOUT + 1]; // each child
-    for (child, value) in children.iter().enumerate() {
-        before[child + 1] = before[child] + value;
-    }
+fn descend(children: &Children, upto: &Children, mass: &mut f64) -> usize {
     // Counted instead of searched, since no processor can guess where a random number lies.
-    let child = before[1..]
-        .iter()
-        .map(|end| usize::from(*end <= *mass))
-        .sum();
+    let child: usize = upto.iter().map(|end| usize::from(*end <= *mass)).sum();
     if child == FANOUT {
         // Rounding has left more than there is: it lies in the last leaf that is not 0.
         *mass = f64::INFINITY;
         return children.iter().rposition(|value| *value > 0.0).unwrap_or(0);
     }
-    *mass -= before[child];
+    let before = upto.map(|end| if end <= *mass { end } else { 0.0 });
+    *mass -= most(&before);
     child
 }
 
