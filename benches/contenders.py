@@ -140,6 +140,36 @@ def cpprb_frames(data, batch):
     return lambda: buffer.sample(batch)
 
 
+def torchrl_priorities(priorities, batch):
+    """Functions that draw by priority, and change priorities, with torchrl."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+        from torchrl.data import LazyTensorStorage
+        from torchrl.data.replay_buffers.samplers import PrioritizedSampler
+
+        storage = LazyTensorStorage(len(priorities))
+        everything = torch.arange(len(priorities))
+        storage.set(everything, torch.zeros(len(priorities), 1))
+        sampler = PrioritizedSampler(len(priorities), alpha=0.6, beta=0.4)
+        sampler.extend(everything)
+
+    def update(indices, priorities):
+        sampler.update_priority(torch.from_numpy(indices), torch.from_numpy(priorities).float())
+
+    update(everything.numpy(), priorities)
+    return lambda: sampler.sample(storage, batch), update
+
+
+def cpprb_priorities(priorities, batch):
+    """Functions that draw by priority, and change priorities, with cpprb."""
+    from cpprb import PrioritizedReplayBuffer
+
+    buffer = PrioritizedReplayBuffer(len(priorities), {"x": {}}, alpha=0.6)
+    buffer.add(x=np.zeros(len(priorities), np.float32), priorities=priorities)
+    return lambda: buffer.sample(batch, 0.4), buffer.update_priorities
+
+
 def synthetic_by_appending(path, schema, frames_per_shard=256):
     """A synthetic dataset with every image drawn from nothing and every episode appended."""
     import cv2

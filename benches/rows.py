@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count, cycle
+from itertools import chain, count, cycle, repeat
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,10 @@ from benches.workloads import (
     unshifted,
 )
 from fastbuffer import (
+    EpisodeSampler,
+    MixedSampler,
     OnlineBuffer,
+    PrioritizedSampler,
     SyntheticSchema,
     WeightedSampler,
     compute_sampler_weights,
@@ -272,18 +275,83 @@ def weights_against_masks(directory, quick):
     )
 
 
-@contextlib.contextmanager
-def weighted_against_multinomial(directory, quick):
-    """256 positions by weight, from many."""
-    import torch
+def sampler_against_multinomial(make):
+    """256 positions, drawn by the sampler and weights that `make` makes of a buffer of states."""
 
-    weights = np.random.default_rng(0).random(10_000 if quick else 1_000_000)
-    batches = iter(WeightedSampler(weights, 2**40).batches(256))
-    tensor = torch.from_numpy(weights)
-    yield Pair(
-        lambda: next(batches),
-        lambda: torch.multinomial(tensor, 256, replacement=True),
-    )
+    @contextlib.contextmanager
+    def setup(directory, quick):
+        import torch
+
+        buffer = filled_buffer(directory / "b", STATE, capacity_of(STATE, quick))
+        sampler, weights = make(buffer)
+        batches = chain.from_iterable(repeat(sampler.batches(256, drop_last=True)))
+        tensor = torch.as_tensor(weights)
+        yield Pair(
+            lambda: next(batches),
+            lambda: torch.multinomial(tensor, 256, replacement=True),
+        )
+
+    return setup
+
+
+def weighted(buffer):
+    """By any weights."""
+    weights = np.random.default_rng(0).random(len(buffer))
+    return WeightedSampler(weights, 2**40), weights
+
+
+def by_episode(buffer):
+    """Without the last 16 frames of each episode."""
+    weights = compute_sampler_weights(None, 0, buffer, 1.0, 16)
+    return EpisodeSampler(buffer, 0, 16), weights
+
+
+def mixed(buffer):
+    """The same, as the only side that has anything."""
+    weights = compute_sampler_weights(None, 0, buffer, 1.0, 16)
+    sampler = MixedSampler(None, buffer, 1.0, online_drop_n_last_frames=16, num_samples=2**40)
+    return sampler, weights
+
+
+def priorities_against(contender, work):
+    """`work` of a function that draws 256 positions and one that changes 256 priorities."""
+
+    @contextlib.contextmanager
+    def setup(directory, quick):
+        buffer = filled_buffer(directory / "b", STATE, capacity_of(STATE, quick))
+        random = np.random.default_rng(0)
+        priorities = random.random(len(buffer)) + 0.01
+        sampler = PrioritizedSampler(buffer)
+        sampler.update(range(len(buffer)), priorities)
+        draw, update = contender(priorities, 256)
+        batches = random_batches(len(buffer), 256)
+        changes = [(batch, random.random(256) + 0.01) for batch in batches]
+        yield Pair(
+            work(lambda: sampler.sample(256), sampler.update, changes), work(draw, update, changes)
+        )
+
+    return setup
+
+
+def drawing(draw, update, changes):
+    """One draw after the other."""
+    return draw
+
+
+def updating(draw, update, changes):
+    """One change after the other."""
+    return in_turn(lambda change: update(*change), changes)
+
+
+def training(draw, update, changes):
+    """A draw and a change, in turns."""
+    turns = cycle(changes)
+
+    def step():
+        draw()
+        update(*next(turns))
+
+    return step
 
 
 @contextlib.contextmanager
@@ -369,12 +437,37 @@ ROWS = [
     Row("S: add_data, one episode", "np.memmap slices", 8, insert_against_slices),
     Row("I: add_data, one episode", "memcpy", 0.9, image_insert_against_memcpy),
     Row("S: compute_sampler_weights", "mask per episode", 500, weights_against_masks),
-    Row(
-        "WeightedSampler: 256 of 1M",
-        "torch.multinomial",
-        10,
-        weighted_against_multinomial,
-        ("torch",),
+    *(
+        Row(
+            f"{sampler}: 256 of 1M",
+            "torch.multinomial",
+            10,
+            sampler_against_multinomial(make),
+            ("torch",),
+        )
+        for sampler, make in [
+            ("WeightedSampler", weighted),
+            ("EpisodeSampler", by_episode),
+            ("MixedSampler", mixed),
+        ]
+    ),
+    *(
+        Row(
+            f"PrioritizedSampler: {what} of 1M",
+            against,
+            required,
+            priorities_against(contender, work),
+            (against,),
+        )
+        for what, work in [
+            ("draw 256", drawing),
+            ("update 256", updating),
+            ("both", training),
+        ]
+        for against, required, contender in [
+            ("torchrl", 10, contenders.torchrl_priorities),
+            ("cpprb", 1, contenders.cpprb_priorities),
+        ]
     ),
     Row("S: reopening", "scan of two columns", 0.5, reopening_against_scan),
     Row(

@@ -53,7 +53,7 @@ impl Priorities {
         weights: Option<(f64, &mut [f32])>,
     ) -> Result<()> {
         self.with(buffer, |known| {
-            known.tree.refresh(&known.file)?;
+            known.tree.refresh()?;
             known.tree.draw(shares, out, weights)
         })
     }
@@ -156,13 +156,13 @@ struct Tree {
     updates: u64,
     /// Slots whose priorities were changed here since: most often there are several changes of one
     /// node, or one of a leaf, before the next draw.
-    stale: Vec<usize>,
+    stale: Vec<(usize, f64)>,
 }
 
 impl Tree {
     /// Brings the file in step with the buffer, and the tree with both.
     fn follow(&mut self, file: &mut Adding<'_>, buffer: &Buffer) -> Result<()> {
-        self.refresh(file.file())?; // before slots lose their frames
+        self.refresh()?; // before slots lose their frames
         let live = buffer.live()?;
         let end = file.end(live.end.0)?;
         let without = Frames {
@@ -275,26 +275,25 @@ impl Tree {
         }
         let more = self.stale.try_reserve(changes.len());
         more.map_err(|_| out_of_memory("changed priorities"))?;
-        self.stale.extend(changes.iter().map(|(slot, _)| slot.0));
+        let added = changes.iter().map(|&(slot, priority)| (slot.0, priority));
+        self.stale.extend(added);
         let updates = file.update(changes.into_iter());
         if updates == self.updates {
             self.updates = updates.wrapping_add(1);
         }
         match self.stale.len() < self.ring.capacity() {
             true => Ok(()),
-            false => self.refresh(file),
+            false => self.refresh(),
         }
     }
 
     /// Takes in what was changed since the last draw.
-    fn refresh(&mut self, file: &PriorityFile) -> Result<()> {
-        let mut powers = with_room(self.stale.len(), "changed priorities")?;
-        for &slot in &self.stale {
-            powers.push((slot, self.powers.power(file.get(Slot(slot))?)));
+    fn refresh(&mut self) -> Result<()> {
+        for (_, number) in &mut self.stale {
+            *number = self.powers.power(*number);
         }
-        self.sums.set(powers.into_iter())?;
-        self.stale.clear();
-        Ok(())
+        let powers = std::mem::take(&mut self.stale);
+        self.sums.set(powers.iter().copied())
     }
 }
 

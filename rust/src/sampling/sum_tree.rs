@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::memory::{collected, with_room};
 
 /// How many children a node has.
-const FANOUT: usize = 8;
+const FANOUT: usize = 16;
 /// What memory is asked for.
 const NODES: &str = "the nodes of a sum tree";
 
@@ -177,9 +177,17 @@ fn most(children: &Children) -> f64 {
     fold(children, |a, b| if a > b { a } else { b })
 }
 
-/// In pairs, so that not every step has to wait for the one before.
-fn fold(&[a, b, c, d, e, f, g, h]: &Children, of: impl Fn(f64, f64) -> f64) -> f64 {
-    of(of(of(a, b), of(c, d)), of(of(e, f), of(g, h)))
+/// By halves, so that most steps need not wait for others.
+fn fold(children: &Children, of: impl Fn(f64, f64) -> f64) -> f64 {
+    let mut rest = *children;
+    let mut len = FANOUT;
+    while len > 1 {
+        len /= 2;
+        for child in 0..len {
+            rest[child] = of(rest[child], rest[child + len]);
+        }
+    }
+    rest[0]
 }
 
 /// The child in which `mass` lies; what lies before it is taken off.
