@@ -4,13 +4,14 @@
 //! drift however often leaves change. Nodes have as many children as a cache line has numbers. Many
 //! leaves are found or changed level by level: what is done for one does not wait for another then.
 
+use std::hint::black_box;
 use std::ops::Range;
 
 use crate::error::Result;
 use crate::memory::{collected, with_room};
 
 /// How many children a node has.
-const FANOUT: usize = 16;
+const FANOUT: usize = 8;
 /// What memory is asked for.
 const NODES: &str = "the nodes of a sum tree";
 
@@ -114,11 +115,13 @@ impl SumTree {
     pub fn find(&self, masses: &mut [f64], found: &mut [usize]) {
         found.fill(0);
         for level in self.levels.iter().rev() {
+            fetch(&level.upto, found);
             for (node, mass) in found.iter_mut().zip(&mut *masses) {
                 let child = descend(&level.sums[*node], &level.upto[*node], mass);
                 *node = *node * FANOUT + child;
             }
         }
+        fetch(&self.leaves, found);
         for (node, mass) in found.iter_mut().zip(masses) {
             let leaves = &self.leaves[*node];
             let child = descend(leaves, &upto(leaves), mass);
@@ -202,6 +205,16 @@ fn descend(children: &Children, upto: &Children, mass: &mut f64) -> usize {
     let before = upto.map(|end| if end <= *mass { end } else { 0.0 });
     *mass -= most(&before);
     child
+}
+
+/// Brings some nodes into the cache. They are waited for together here, and one after the other where
+/// more is done with each.
+fn fetch(nodes: &[Children], which: &[usize]) {
+    let touched: f64 = which
+        .iter()
+        .map(|&node| nodes[node][0] + nodes[node][FANOUT - 1])
+        .sum();
+    black_box(touched);
 }
 
 /// Room for `len` numbers, all of that value.
