@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLE, WITH_TORCH, IN_BATCHES, WITH_ZARR = re.findall(
+EXAMPLE, WITH_TORCH, IN_BATCHES, BY_PRIORITY, WITH_ZARR = re.findall(
     r"^```python\n(.*?)^```$", README, re.M | re.S
 )
 
@@ -37,6 +37,13 @@ def test_the_example_runs_and_writes_only_its_buffer(example, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["my_buffer"]
     assert len(example["buffer"]) == 100
     assert example["buffer"].num_episodes == 2
+
+
+def test_the_example_with_priorities_runs(example):
+    run(BY_PRIORITY, example)
+    assert example["target"].shape == (32,)
+    assert example["sampler"].priorities(example["indices"]).min() > 1e-6
+    example["replay"].close()
 
 
 def test_the_example_with_torch_runs(example, torch):
