@@ -29,6 +29,7 @@ from benches.workloads import (
     unshifted,
 )
 from fastbuffer import (
+    EpisodeRecorder,
     EpisodeSampler,
     MixedSampler,
     OnlineBuffer,
@@ -265,6 +266,27 @@ def image_insert_against_memcpy(directory, quick):
 
 
 @contextlib.contextmanager
+def recording_against_dicts(directory, quick):
+    """One episode of states, frame by frame, and appended to a list as dicts of copies."""
+    buffer = OnlineBuffer(directory / "b", STATE.spec, capacity_of(STATE, quick), 50)
+    recorder = EpisodeRecorder(buffer)
+    episode = episodes(STATE, 1)
+    frames = [{key: episode[key][i] for key in STATE.spec} for i in range(EPISODE)]
+
+    def ours():
+        for frame in frames:
+            recorder.add_frame(frame)
+        recorder.discard_episode()
+
+    def theirs():
+        recorded = []
+        for frame in frames:
+            recorded.append({key: np.array(value) for key, value in frame.items()})
+
+    yield Pair(ours, theirs)
+
+
+@contextlib.contextmanager
 def weights_against_masks(directory, quick):
     """Weights that leave out the last 16 frames of each episode."""
     buffer = filled_buffer(directory / "b", STATE, capacity_of(STATE, quick))
@@ -436,6 +458,7 @@ ROWS = [
     Row("S: buffer[i], torch", "per-item NumPy", 40, item_against_item),
     Row("S: add_data, one episode", "np.memmap slices", 8, insert_against_slices),
     Row("I: add_data, one episode", "memcpy", 0.9, image_insert_against_memcpy),
+    Row("S: add_frame, one episode", "appended dicts", 0.5, recording_against_dicts),
     Row("S: compute_sampler_weights", "mask per episode", 500, weights_against_masks),
     *(
         Row(

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLE, WITH_TORCH, IN_BATCHES, BY_PRIORITY, WITH_ZARR = re.findall(
+EXAMPLE, RECORDING, WITH_TORCH, IN_BATCHES, BY_PRIORITY, WITH_ZARR = re.findall(
     r"^```python\n(.*?)^```$", README, re.M | re.S
 )
 
@@ -37,6 +37,12 @@ def test_the_example_runs_and_writes_only_its_buffer(example, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["my_buffer"]
     assert len(example["buffer"]) == 100
     assert example["buffer"].num_episodes == 2
+
+
+def test_the_example_of_recording_runs(example):
+    run(RECORDING, example)
+    assert len(example["recorded"]) == 30
+    example["recorded"].close()
 
 
 def test_the_example_with_priorities_runs(example):

@@ -10,6 +10,7 @@ from fastbuffer.errors import BufferLockedError, TimestampToleranceError
 
 if TYPE_CHECKING:
     from fastbuffer.online_buffer import OnlineBuffer
+    from fastbuffer.recording import EpisodeRecorder
     from fastbuffer.samplers import (
         EpisodeSampler,
         MixedSampler,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BufferLockedError",
+    "EpisodeRecorder",
     "EpisodeSampler",
     "MixedSampler",
     "OnlineBuffer",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "EpisodeRecorder": "fastbuffer.recording",
     "EpisodeSampler": "fastbuffer.samplers",
     "MixedSampler": "fastbuffer.samplers",
     "OnlineBuffer": "fastbuffer.online_buffer",

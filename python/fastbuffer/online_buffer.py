@@ -26,6 +26,7 @@ from fastbuffer._drawing import draw, random_source, take
 from fastbuffer._nstep import checked_steps, with_returns
 from fastbuffer._optional import require
 from fastbuffer._tensors import Array, Output, to_numpy, to_tensors, torch_is_installed
+from fastbuffer.recording import PendingEpisode
 from fastbuffer.verification import Finding, verify
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class OnlineBuffer(_Base):
         )
         self._tell_recovery()
         self._keys = [key for key, _, _ in self._core.columns]
+        self._pending: PendingEpisode | None = None
         self._tolerance_s = None if self.fps is None else 1 / self.fps - 1e-4
         self._set_deltas(deltas)
 
@@ -242,6 +244,47 @@ class OnlineBuffer(_Base):
         if not _share_memory(index, episode_index):  # else one array cannot have both
             _shift_in_place(index, index_shift)
             _shift_in_place(episode_index, episode_shift)
+
+    def add_frame(self, frame: Mapping[str, Any]) -> None:
+        """Add a copy of one frame to the episode that is being recorded.
+
+        The episode is in memory until `save_episode`; if the process ends before, it is lost, and
+        nothing else. `fastbuffer.EpisodeRecorder` records several at the same time.
+
+        Args:
+            frame: For each key of `data_spec` a value of its shape that casts to its dtype within
+                its kind. `timestamp`, in seconds, may be given; otherwise it follows from `fps`.
+                `index`, `frame_index` and `episode_index` are filled in.
+
+        Raises:
+            ValueError: A key is missing or one too many, a shape or dtype does not fit, a timestamp
+                is not finite, or there is neither a timestamp nor `fps`. The frame is left out.
+            TypeError: `frame` is no mapping.
+            io.UnsupportedOperation: The buffer was opened with `mode="r"`.
+        """
+        if self._pending is None:
+            self._pending = self._new_episode()
+        self._pending.append(frame)
+
+    def save_episode(self) -> None:
+        """Insert the recorded episode, and begin the next one. Where that fails, the frames stay.
+
+        Raises:
+            ValueError: The episode has no frames.
+            BufferLockedError: Another process is writing the directory.
+            OSError: The directory cannot be written.
+        """
+        pending = self._new_episode() if self._pending is None else self._pending
+        self.add_data(pending.data())
+        pending.clear()
+
+    def discard_episode(self) -> None:
+        """Forget the recorded episode, and begin the next one."""
+        self._pending = None
+
+    def _new_episode(self) -> PendingEpisode:
+        self._core.check_writable()
+        return PendingEpisode(self._core.columns, self.fps)
 
     def get_data_by_key(self, key: str) -> "Value":
         """All live frames of a key.
@@ -652,7 +695,8 @@ class OnlineBuffer(_Base):
 
 
 _OWN_ATTRIBUTES = {
-    *("_output", "_mode", "_durability", "_core", "_keys", "_tolerance_s", "_deltas", "_windows"),
+    *("_output", "_mode", "_durability", "_core", "_keys", "_pending"),
+    *("_tolerance_s", "_deltas", "_windows"),
 }
 
 

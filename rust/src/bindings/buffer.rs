@@ -164,6 +164,11 @@ impl Buffer {
         detach(py, || self.inner.num_episodes())
     }
 
+    /// Refuses a buffer that is only open for reading.
+    fn check_writable(&self) -> PyResult<()> {
+        Ok(self.inner.check_writable()?)
+    }
+
     /// Inserts one array per column; returns what was added to `index` and `episode_index`.
     fn append(&self, py: Python<'_>, data: &Bound<'_, PyDict>) -> PyResult<(i64, i64)> {
         let arrays = self.arrays(data)?;
