@@ -12,6 +12,7 @@ __all__ = [
     "EpisodeOrder",
     "HeldDirectory",
     "Mixture",
+    "Priorities",
     "Windows",
     "after_fork_in_child",
     "after_fork_in_parent",
