@@ -3,10 +3,16 @@
 import math
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from fastbuffer.synthetic.tasks import TASKS
+
+if TYPE_CHECKING:
+    from fastbuffer import OnlineBuffer
+
+_REFUSALS = (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def _a_number(_: click.Context, option: click.Parameter, value: float) -> float:
@@ -167,12 +173,90 @@ def synth(
             keys=keys or None,
         )
         create_replay_buffer_from_synthetic(schema, shard or None)
-    except (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except _REFUSALS as error:
         names = r"\b(" + "|".join(_OPTIONS) + r")\b"
         said = re.sub(names, lambda name: _OPTIONS[name[0]], str(error))
         raise click.ClickException(said) from error
     click.echo(f"{out}: {episodes:,} episodes of {length} frames")
     click.echo(picture_path(out.absolute()))
+
+
+@cli.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as one JSON object.")
+def info(directory: Path, as_json: bool) -> None:
+    """Say what the buffer in DIR is and holds, without changing anything."""
+    import json
+
+    from fastbuffer.inspection import facts
+
+    known = facts(_opened(directory))
+    if as_json:
+        click.echo(json.dumps(known))
+        return
+    writer = known["writer"]
+    click.echo(f"{known['write_dir']}: {known['frames']:,} of {known['capacity']:,} frames")
+    click.echo(f"episodes  {known['episodes']:,}")
+    click.echo(f"fps       {known['fps'] or 'unknown'}")
+    click.echo(f"bytes     {known['bytes']:,}")
+    click.echo(f"writer    {'none' if writer is None else f'process {writer}'}")
+    for key, entry in known["schema"].items():
+        shape = tuple(entry["shape"])
+        click.echo(f"  {key}: {entry['dtype']} {shape}, {entry['bytes']:,} bytes per frame")
+
+
+@cli.command("import")
+@click.argument("store", metavar="IN.zarr", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--fps", type=float, help="Frames per second; needed for windows.")
+@click.option("--capacity", type=int, help="Frames that the buffer holds.  [default: as many]")
+@click.option("--key", "keys", metavar="KEY", multiple=True, help="An array.  [default: all]")
+def import_(
+    store: Path, directory: Path, fps: float | None, capacity: int | None, keys: tuple[str, ...]
+) -> None:
+    """Make a buffer in DIR, new or empty, of a Zarr store."""
+    from fastbuffer import OnlineBuffer
+
+    try:
+        buffer = OnlineBuffer.from_zarr(
+            store, directory, fps=fps, keys=keys or None, buffer_capacity=capacity, output="numpy"
+        )
+    except _REFUSALS as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{directory}: {buffer.num_frames:,} frames in {buffer.num_episodes:,} episodes")
+
+
+@cli.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("store", metavar="OUT.zarr", type=click.Path(path_type=Path))
+@click.option(
+    "--partial",
+    type=click.Choice(["keep", "drop"]),
+    default="keep",
+    show_default=True,
+    help="What becomes of an oldest episode that has lost frames.",
+)
+def export(directory: Path, store: Path, partial: Literal["keep", "drop"]) -> None:
+    """Write the episodes of the buffer in DIR as a Zarr store.
+
+    A store that is there is replaced once the new one is complete.
+    """
+    buffer = _opened(directory)
+    try:
+        buffer.to_zarr(store, partial=partial)
+    except _REFUSALS as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{store}: {buffer.num_frames:,} frames in {buffer.num_episodes:,} episodes")
+
+
+def _opened(directory: Path) -> "OnlineBuffer":
+    """The buffer in a directory, for reading."""
+    from fastbuffer import OnlineBuffer
+
+    try:
+        return OnlineBuffer(directory, mode="r", output="numpy")
+    except _REFUSALS as error:
+        raise click.ClickException(str(error)) from error
 
 
 @cli.command()

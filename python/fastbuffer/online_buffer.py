@@ -26,6 +26,7 @@ from fastbuffer._drawing import draw, random_source, take
 from fastbuffer._nstep import checked_steps, with_returns
 from fastbuffer._optional import require
 from fastbuffer._tensors import Array, Output, to_numpy, to_tensors, torch_is_installed
+from fastbuffer.inspection import as_html
 from fastbuffer.recording import PendingEpisode
 from fastbuffer.verification import Finding, verify
 
@@ -685,12 +686,20 @@ class OnlineBuffer(_Base):
         others = {name: value for name, value in vars(self).items() if name not in _OWN_ATTRIBUTES}
         return _reopened, (type(self), opening, self._tolerance_s), others or None
 
+    def _repr_html_(self) -> str:
+        """The schema, how full the buffer is, and a picture of its slots, for a notebook."""
+        return as_html(self)
+
     def __repr__(self) -> str:
-        """The directory and how full it is."""
+        """The directory, how full it is, and the schema."""
+        schema = ", ".join(
+            f"{key}: {dtype}{list(shape) if shape else ''}"
+            for key, dtype, shape in self._core.columns
+        )
         return (
             f"{type(self).__name__}({str(self.write_dir)!r}, num_frames={self.num_frames}, "
             f"num_episodes={self.num_episodes}, buffer_capacity={self.buffer_capacity}, "
-            f"fps={self.fps})"
+            f"fps={self.fps}, schema={{{schema}}})"
         )
 
 
