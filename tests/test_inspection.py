@@ -11,6 +11,11 @@ from fastbuffer import OnlineBuffer
 from fastbuffer.inspection import facts
 from helpers import SPEC, make_episodes, start_python
 
+SHOWN = {
+    "camera": {"shape": (12, 16, 3), "dtype": np.uint8},
+    "x": {"shape": (2,), "dtype": np.int16},
+}
+
 
 def made(directory, capacity=40, *lengths):
     buffer = OnlineBuffer(directory, SPEC, capacity, 10, output="numpy")
@@ -106,6 +111,35 @@ def test_the_command_says_the_same(tmp_path):
         "image: uint8 (4, 5, 3), 60 bytes",
     ]:
         assert line in said.output
+
+
+@pytest.mark.parametrize("lengths", [(1,), (30, 25)], ids=str)
+def test_a_picture_is_drawn(tmp_path, lengths):
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    buffer = OnlineBuffer(tmp_path / "b", SHOWN, 40, 10, {"x": [0.0, 0.1]})
+    for length in lengths:
+        buffer.add_data(make_episodes([length], SHOWN, np.random.default_rng(0)))
+    drawn = run("plot", tmp_path / "b", "-o", tmp_path / "x.png")
+    assert drawn.exit_code == 0, drawn.output
+    image = imread(tmp_path / "x.png")[..., :3]
+    assert image.shape[0] > 500
+    assert image.std() > 0.1
+    empty = OnlineBuffer(tmp_path / "e", SHOWN, 40)
+    assert run("plot", empty.write_dir, "-o", tmp_path / "y.png").exit_code == 1
+    assert run("plot", tmp_path / "b", "-o", tmp_path / "x.nothing").exit_code == 1
+
+
+def test_ranges_are_those_of_all_frames():
+    from fastbuffer.plotting import _Range
+
+    values = np.random.default_rng(0).normal(size=(1000, 3))
+    found = _Range()
+    for part in np.split(values, 8):
+        found.add(part)
+    expected = (values.min(), values.mean(), values.max())
+    assert found.as_text() == [f"{number:.4g}" for number in expected]
 
 
 def test_stores_are_exported_and_imported(tmp_path):

@@ -205,6 +205,29 @@ def info(directory: Path, as_json: bool) -> None:
         click.echo(f"  {key}: {entry['dtype']} {shape}, {entry['bytes']:,} bytes per frame")
 
 
+@cli.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    "picture",
+    metavar="PNG",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Where the picture goes.",
+)
+def plot(directory: Path, picture: Path) -> None:
+    """Draw the slots, episodes, ranges and some images of the buffer in DIR."""
+    buffer = _opened(directory)
+    try:
+        from fastbuffer.plotting import plot as draw
+
+        draw(buffer, picture)
+    except _REFUSALS as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(picture)
+
+
 @cli.command("import")
 @click.argument("store", metavar="IN.zarr", type=click.Path(path_type=Path))
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))

@@ -28,9 +28,9 @@ def facts(buffer: "OnlineBuffer") -> dict[str, Any]:
 
     Returns:
         `write_dir`; `capacity` and `frames`, in frames; `episodes`; `fps` or None; `bytes`, those
-        of all slots; `schema`, for each key its `dtype`, `shape` and `bytes` per frame; and `writer`,
-        the id of the process that may insert now, or None if there is none or the system does not
-        tell.
+        of all slots; `schema`, for each key its `dtype`, `shape` and `bytes` per frame; and
+        `writer`, the id of the process that may insert now, or None if there is none or the system
+        does not tell.
     """
     schema = {key: _column(dtype, shape) for key, dtype, shape in buffer._core.columns}
     row_bytes: int = sum(entry["bytes"] for entry in schema.values())
@@ -85,7 +85,7 @@ def _picture(buffer: "OnlineBuffer") -> str:
     bars = "".join(
         f'<rect x="{start * _PICTURE_WIDTH / capacity:.2f}" y="0" height="16" '
         f'width="{(stop - start) * _PICTURE_WIDTH / capacity:.2f}" fill="{_COLOURS[number % 2]}"/>'
-        for number, start, stop in _runs(buffer)
+        for number, start, stop in slot_runs(buffer)
     )
     return (
         f'<br><svg width="{_PICTURE_WIDTH}" height="16">'
@@ -93,7 +93,7 @@ def _picture(buffer: "OnlineBuffer") -> str:
     )
 
 
-def _runs(buffer: "OnlineBuffer") -> list[tuple[int, int, int]]:
+def slot_runs(buffer: "OnlineBuffer") -> list[tuple[int, int, int]]:
     """Which slots the n-th episode is in: its number, the first slot and the one after the last."""
     capacity = buffer.buffer_capacity
     first, _, lengths = buffer._core.live_episodes()
