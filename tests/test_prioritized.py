@@ -3,6 +3,8 @@
 import os
 import shutil
 import tempfile
+import threading
+import time
 from textwrap import dedent
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fastbuffer import OnlineBuffer, PrioritizedSampler
 from fastbuffer.verification import repair
-from helpers import make_episodes, refused_with, run_python, to_numpy
+from helpers import make_episodes, refused_with, run_python, start_python, to_numpy
 
 FILE = "_priorities"
 
@@ -71,7 +73,7 @@ class Priorities(RuleBasedStateMachine):
         with np.errstate(over="ignore", under="ignore"):
             priorities = np.array([self.priorities[frame] for frame in self.live])
             powers = np.minimum(priorities**self.alpha, 1e200)
-        return np.where(priorities > 0, np.maximum(powers, np.finfo(float).tiny), powers)
+        return np.where(priorities > 0, np.maximum(powers, np.finfo(float).tiny), 0)
 
     @rule(which=st.sampled_from([0, 1]))
     def open(self, which):
@@ -100,7 +102,7 @@ class Priorities(RuleBasedStateMachine):
                 times = powers[positions] / powers[powers > 0].min()
             np.testing.assert_allclose(weights, times**-sampler.beta, rtol=1e-5, atol=1e-37)
         assert (powers[positions] > 0).all()
-        for position in positions:
+        for position in [] if whole else positions:
             frame = self.live[position]
             self.drawn[which][frame % self.capacity] = frame
 
@@ -116,6 +118,8 @@ class Priorities(RuleBasedStateMachine):
             if self.drawn[which].get(frame % self.capacity, frame) == frame:
                 self.priorities[frame] = number
                 self.given.append(number)
+        for position in positions:
+            self.drawn[which].pop(self.live[position] % self.capacity, None)
 
     @invariant()
     def all_agree(self):
@@ -137,9 +141,9 @@ def test_draws_are_in_proportion_to_powers_of_priorities(tmp_path, lengths, alph
     sampler = PrioritizedSampler(buffer, alpha)
     priorities = np.random.default_rng(0).choice([0, 0.01, 0.5, 1, 7], len(buffer))
     sampler.update(range(len(buffer)), priorities)
-    assert_drawn_by(sampler.sample(30_000)[0], priorities**alpha)
+    assert_drawn_by(sampler.sample(30_000)[0], np.where(priorities > 0, priorities**alpha, 0))
     epoch = PrioritizedSampler(buffer, alpha, num_samples=30_000)
-    assert_drawn_by(np.array(list(epoch)), priorities**alpha)
+    assert_drawn_by(np.array(list(epoch)), np.where(priorities > 0, priorities**alpha, 0))
 
 
 def test_a_seed_draws_the_same_for_ever(tmp_path):
@@ -191,18 +195,91 @@ def test_frames_added_without_a_sampler_get_the_largest(tmp_path):
     assert PrioritizedSampler(buffer).priorities().tolist() == [5, 2, 1, 1, 5, 5, 5]
 
 
-def test_an_update_for_a_frame_that_is_gone_is_left_out(tmp_path):
+def test_an_update_for_a_frame_that_is_gone_is_left_out_once(tmp_path):
     buffer = made(tmp_path, 4, 4)
     sampler = PrioritizedSampler(buffer)
     sampler.update(range(4), [0, 1, 0, 0])
-    drawn, _ = sampler.sample(1)
+    drawn, _ = sampler.sample(2)
+    assert drawn.tolist() == [1, 1]
     add(buffer, 3)
-    sampler.update([*drawn, 0], [0.5, 0.25])
+    sampler.update([*drawn, 0], [0.5, 0.5, 0.25])
     assert sampler.priorities().tolist() == [0.25, 1, 1, 0]
-    sampler.update([0, 2, 3], [0, 0, 0])
-    sampler.sample(1)
-    sampler.update(drawn, [0.5])
-    assert sampler.priorities().tolist() == [0, 0.5, 0, 0]
+    sampler.update([1], [0.5])
+    assert sampler.priorities().tolist() == [0.25, 0.5, 1, 0]
+
+
+def test_new_frames_can_be_given_priorities(tmp_path):
+    buffer = made(tmp_path, 8, 8)
+    sampler = PrioritizedSampler(buffer)
+    drawn, _ = sampler.sample(200)
+    sampler.update(drawn, np.ones(200))
+    add(buffer, 4)
+    sampler.update([0, 1, 2, 3], [7, 7, 7, 7])
+    assert sampler.priorities().tolist() == [7, 7, 7, 7, 1, 1, 1, 1]
+
+
+def test_what_another_sampler_changes_meanwhile_is_seen(tmp_path):
+    buffer = made(tmp_path, 200_000, 200_000)
+    drawing, changing = (PrioritizedSampler(buffer) for _ in range(2))
+    for attempt in range(20):
+        changing.update(range(200_000), np.ones(200_000))
+        reloading = threading.Thread(target=drawing.sample, args=(1,))
+        reloading.start()
+        time.sleep(attempt / 20_000)
+        changing.update(range(200_000), np.zeros(200_000))
+        changing.update([7], [1])
+        reloading.join()
+        assert set(drawing.sample(50)[0]) == {7}
+
+
+def splitmix(state):
+    mask = 2**64 - 1
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) & mask
+        mixed = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
+        yield mixed ^ (mixed >> 31)
+
+
+def xoshiro(seed):
+    """The generator xoshiro256++ by D. Blackman and S. Vigna, seeded by splitmix64."""
+    mask = 2**64 - 1
+    words = splitmix(seed)
+    s = [next(words) for _ in range(4)]
+    rotated = lambda x, k: ((x << k) | (x >> (64 - k))) & mask  # noqa: E731
+    while True:
+        yield (rotated((s[0] + s[3]) & mask, 23) + s[0]) & mask
+        t = (s[1] << 17) & mask
+        s[2] ^= s[0]
+        s[3] ^= s[1]
+        s[1] ^= s[2]
+        s[0] ^= s[3]
+        s[2] ^= t
+        s[3] = rotated(s[3], 45)
+
+
+def shares(seed, epoch, number, count):
+    """The numbers from 0 to below 1 that a sampler draws by."""
+    for part in (epoch, number):
+        seed = next(xoshiro(seed)) ^ part
+    bits = xoshiro(seed)
+    return np.array([1 - ((next(bits) >> 11) + 1) / 2**53 for _ in range(count)])
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**64 - 1])
+def test_draws_are_those_of_a_cumulative_sum(tmp_path, seed):
+    buffer = made(tmp_path, 3000, 2900)
+    sampler = PrioritizedSampler(buffer, alpha=1, seed=seed)
+    priorities = np.random.default_rng(0).integers(0, 50, 2900)
+    sampler.update(range(2900), priorities)
+    for drawn in (0, 500):
+        numbers = shares(seed, 2**64 - 1, drawn, 500) * priorities.sum()
+        positions, weights = sampler.sample(500)
+        expected = np.searchsorted(np.cumsum(priorities), numbers, "right")
+        assert positions.tolist() == expected.tolist()
+        likelihoods = priorities[positions] / priorities[priorities > 0].min()
+        np.testing.assert_allclose(weights, likelihoods**-0.4, rtol=1e-6)
+        assert weights.max() <= 1
 
 
 def test_processes_share_priorities(tmp_path):
@@ -243,17 +320,23 @@ def test_a_killed_process_leaves_whole_priorities(tmp_path):
         from fastbuffer import OnlineBuffer, PrioritizedSampler
         buffer = OnlineBuffer(sys.argv[1], output="numpy")
         sampler = PrioritizedSampler(buffer)
-        threading.Timer(float(sys.argv[2]), lambda: os.kill(os.getpid(), 9)).start()
+        turns = 0
         while True:
+            turns += 1
+            if turns == 3:
+                print("turn", flush=True)
+                kill = lambda: os.kill(os.getpid(), 9)
+                threading.Timer(float(sys.argv[2]), kill).start()
             for number in (2.5, 1e-3):
                 sampler.update(range(len(buffer)), np.full(len(buffer), number))
             zeros = np.zeros(7, np.int64)
             buffer.add_data({"index": np.arange(7), "frame_index": zeros,
                              "episode_index": zeros, "timestamp": np.arange(7) / 10})
     """)
-    for wait in (0.01, 0.05, 0.1):
-        with pytest.raises(AssertionError):
-            run_python(child, tmp_path, wait)
+    for wait in (0.001, 0.01, 0.0537, 0.1):
+        with start_python(child, tmp_path, wait) as killed:
+            assert killed.communicate(timeout=60)[0].startswith("turn")
+        assert killed.returncode == -9
         sampler = PrioritizedSampler(OnlineBuffer(tmp_path))
         assert set(sampler.priorities()) <= {1.0, 2.5, 1e-3}
         assert len(sampler.sample(10)[0]) == 10
@@ -300,7 +383,8 @@ def test_what_a_sampler_cannot_be_given_is_refused(tmp_path):
     for name in ("alpha", "beta"):
         for value in (-1, np.nan, np.inf):
             refused_with(f"{name}: expected", PrioritizedSampler, buffer, **{name: value})
-    refused_with("beta: expected", setattr, sampler, "beta", -0.5)
+    for beta in (-0.5, 1.5):
+        refused_with("beta: expected", setattr, sampler, "beta", beta)
     with pytest.raises(TypeError, match="buffer: expected an OnlineBuffer"):
         PrioritizedSampler(None)
     with pytest.raises(OSError, match='mode="a"'):
@@ -323,7 +407,7 @@ def word(position, value):
         (word(0, 5), "word 0: expected"),
         (word(1, 2), "word 1: expected 1, got 2"),
         (word(2, 11), "word 2: expected 10, got 11"),
-        (word(3, 7), "expected priorities of 6 frames"),
+        (word(4, 0.5), "the largest priority is 0.5"),
         (word(4, np.nan), "the largest priority is NaN"),
         (word(18, np.nan), "slot 2: expected a finite number"),
         (word(18, -1.0), "slot 2: expected a finite number"),
@@ -344,10 +428,25 @@ def test_a_damaged_file_is_refused(tmp_path, damage, said):
 
 def test_a_file_that_was_not_finished_is_made_anew(tmp_path):
     buffer = made(tmp_path, 10, 6)
-    for content in (b"", bytes(26 * 8)):
+    for content in (b"", bytes(5), bytes(100), bytes(26 * 8)):
         (tmp_path / FILE).write_bytes(content)
         assert buffer.verify() == []
         assert PrioritizedSampler(buffer).priorities().tolist() == [1] * 6
+
+
+def test_priorities_of_frames_that_are_gone_are_not_kept_for_others(tmp_path):
+    """As after a power failure that took the newest frames and not their priorities."""
+    buffer = made(tmp_path, 10, 6)
+    state = (tmp_path / "_state").read_bytes()
+    add(buffer, 2)
+    PrioritizedSampler(buffer).update(range(8), [2, 2, 2, 2, 2, 2, 0, 0])
+    buffer.close()
+    (tmp_path / "_state").write_bytes(state)
+    buffer = OnlineBuffer(tmp_path)
+    sampler = PrioritizedSampler(buffer)
+    assert sampler.priorities().tolist() == [2] * 6
+    add(buffer, 3)
+    assert sampler.priorities().tolist() == [2] * 9
 
 
 def test_a_file_in_its_place_is_noticed(tmp_path):

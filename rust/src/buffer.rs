@@ -232,16 +232,13 @@ impl Buffer {
         self.read(|buffer, touched| {
             let (plan, returns) = buffer.with_planner(|planner| {
                 let mut frames = with_room(2 * indices.len(), "the items of a batch")?;
-                let mut returns = with_room(indices.len(), "returns")?;
                 for frame in planner.frames(indices) {
                     frames.push(frame?);
                 }
-                for item in 0..indices.len() {
-                    touched.frame(frames[item].0);
-                    let (follows, bootstrap) = nstep.after(planner, frames[item].0);
-                    returns.push(follows);
-                    frames.push(bootstrap);
-                }
+                let after = frames.iter().map(|&(seq, _)| nstep.after(planner, seq));
+                let after = collected(after, "returns")?;
+                frames.extend(after.iter().map(|(_, bootstrap)| *bootstrap));
+                let returns = after.into_iter().map(|(follows, _)| follows).collect();
                 let plan = planner.plan(frames.into_iter().map(Ok), windows, touched)?;
                 Ok((plan, returns))
             })?;

@@ -23,7 +23,7 @@ pub struct NStep {
 }
 
 /// What follows an item.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Return {
     /// The discounted sum of its rewards.
     pub reward: f64,

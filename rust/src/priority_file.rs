@@ -1,11 +1,12 @@
-//! The file of a buffer's priorities: a number per slot, kept while no process has it open.
+//! The file of a buffer's priorities: a number per slot, kept between processes.
 //!
-//! Several processes may change it at the same time, and one at a time adds frames. Each number is one
-//! word, so what a killed process or a power failure leaves of a change is some of its numbers. Priorities say how often frames are
-//! drawn and nothing about what frames are, so losing the last of them does no harm.
+//! Several processes may change it at the same time, and one at a time adds frames. Each number is
+//! one word, so what a killed process or a power failure leaves of a change is some of its numbers.
+//! Priorities say how often frames are drawn and nothing about what frames are, so losing the last
+//! of them does no harm.
 
 use std::fs::{File, OpenOptions};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::RwLockReadGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -14,7 +15,7 @@ use crate::error::{AtPath, Error, Result};
 use crate::format::PRIORITIES_FILE;
 use crate::map::{Identity, ReadMap, WriteMap, check_regular};
 use crate::memory::out_of_memory;
-use crate::ring::Slot;
+use crate::ring::{Frames, Ring, Seq, Slot};
 use crate::space;
 use crate::writers::not_forking;
 
@@ -38,20 +39,14 @@ pub struct PriorityFile {
     identity: Identity,
 }
 
-/// The file, while nobody else may add frames.
-#[derive(Debug)]
-pub struct Adding<'a> {
-    file: &'a mut PriorityFile,
-    _lock: Lock,
-}
-
 impl PriorityFile {
     /// Opens that of a buffer's directory, or makes it there.
     pub fn open(directory: &Path, capacity: usize) -> Result<Self> {
         let path = directory.join(PRIORITIES_FILE);
         let lock = Lock::acquire(&path, true)?;
         let len = len_of(capacity)?;
-        if lock.file.metadata().at(&path)?.len() == 0 {
+        if is_unfinished(&lock.file, len).at(&path)? {
+            lock.file.set_len(0).at(&path)?;
             space::make_room(&lock.file, len as u64, true)
                 .inspect_err(|_| drop(lock.file.set_len(0)))
                 .at(&path)?;
@@ -63,7 +58,7 @@ impl PriorityFile {
             map.store(VERSION_WORD, VERSION, Relaxed);
             map.store(CAPACITY_WORD, capacity as u64, Relaxed);
             map.store(LARGEST_WORD, 1.0f64.to_bits(), Relaxed);
-            map.store(MAGIC_WORD, MAGIC, Relaxed);
+            map.store(MAGIC_WORD, MAGIC, Release);
         }
         let file = Self {
             map,
@@ -104,66 +99,68 @@ impl PriorityFile {
         self.map.fetch_add(UPDATES_WORD, 1, Release)
     }
 
-    /// Waits until nobody else adds frames.
-    pub fn adding(&mut self) -> Result<Adding<'_>> {
-        let _lock = Lock::acquire(&self.path, false)?;
-        if _lock.identity(&self.path)? != self.identity {
+    /// Gives the largest priority to the live frames that have none. `live` is asked while nobody else
+    /// does the same, and returned.
+    pub fn add_missing(
+        &mut self,
+        ring: Ring,
+        live: impl FnOnce() -> Result<Frames>,
+    ) -> Result<Frames> {
+        let lock = Lock::acquire(&self.path, false)?;
+        if lock.identity(&self.path)? != self.identity {
             let what = "expected the file that was opened, got another in its place";
             return Err(Error::damaged(&self.path, what));
         }
-        let file = self;
-        Ok(Adding { file, _lock })
-    }
-}
-
-impl Adding<'_> {
-    /// The frame before which all live ones have a priority, of `ever_added` that there were.
-    pub fn end(&self, ever_added: u64) -> Result<u64> {
-        let end = self.file.map.load(END_WORD, Relaxed);
-        check_end(end, ever_added, &self.file.path)?;
-        Ok(end)
-    }
-
-    /// Gives the largest priority to new frames, in `slots`, after which [`Self::end`] is `end`.
-    pub fn add(&mut self, slots: impl Iterator<Item = usize>, end: u64) {
-        let largest = self.file.map.load(LARGEST_WORD, Relaxed);
-        for slot in slots {
-            self.file.map.store(HEADER_WORDS + slot, largest, Relaxed);
+        let live = live()?;
+        // More than there ever were, if a power failure took the newest frames.
+        let end = self.map.load(END_WORD, Relaxed).min(live.end.0);
+        let missing = Frames {
+            first: live.first.max(Seq(end)),
+            end: live.end,
+        };
+        let largest = self.map.load(LARGEST_WORD, Relaxed);
+        for slot in ring
+            .runs(missing.first, missing.len())
+            .into_iter()
+            .flatten()
+        {
+            self.map.store(HEADER_WORDS + slot, largest, Relaxed);
         }
-        self.file.map.store(END_WORD, end, Relaxed);
-    }
-
-    /// The file, for reading.
-    pub fn file(&self) -> &PriorityFile {
-        self.file
+        self.map.store(END_WORD, live.end.0, Release);
+        Ok(live)
     }
 }
 
-/// Checks that file of a directory, if there is one, without changing it. `ever_added` is asked last,
-/// for the number of frames that the buffer had then.
-pub fn check(
-    directory: &Path,
-    capacity: usize,
-    ever_added: impl FnOnce() -> Result<u64>,
-) -> Result<()> {
+/// Checks that file of a directory, if there is one, without changing it.
+pub fn check(directory: &Path, capacity: usize) -> Result<()> {
     let path = &directory.join(PRIORITIES_FILE);
     check_regular(path)?;
-    match path.metadata() {
+    let len = len_of(capacity)?;
+    let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Ok(found) if found.len() == 0 => return Ok(()), // its making was interrupted
-        found => found.at(path)?,
+        file => file.at(path)?,
     };
-    let map = ReadMap::open(path, len_of(capacity)?)?;
-    let word = |word| map.word(word, Relaxed);
+    if is_unfinished(&file, len).at(path)? {
+        return Ok(());
+    }
+    let map = ReadMap::open(path, len)?;
+    let word = |word| map.word(word, Acquire);
     if word(MAGIC_WORD) == 0 {
-        return Ok(()); // here, too
+        return Ok(()); // as unfinished
     }
     check_header(capacity, path, word)?;
     for slot in (0..capacity).map(Slot) {
         decode(word(HEADER_WORDS + slot.0), slot, path)?;
     }
-    let end = word(END_WORD);
-    check_end(end, ever_added()?, path)
+    Ok(())
+}
+
+/// Whether whoever made a file has not got so far as to give it its length.
+fn is_unfinished(mut file: &File, len: usize) -> io::Result<bool> {
+    let found = file.metadata()?.len();
+    let mut first = [0; 8];
+    let read = file.read(&mut first)?;
+    Ok(found < len as u64 && first[..read] == [0; 8][..read])
 }
 
 fn check_header(capacity: usize, path: &Path, get: impl Fn(usize) -> u64) -> Result<()> {
@@ -182,20 +179,10 @@ fn check_header(capacity: usize, path: &Path, get: impl Fn(usize) -> u64) -> Res
         }
     }
     let largest = f64::from_bits(get(LARGEST_WORD));
-    match is_priority(largest) {
+    match is_priority(largest) && largest >= 1.0 {
         true => Ok(()),
         false => Err(damaged(path, format!("the largest priority is {largest}"))),
     }
-}
-
-/// Refuses priorities of more frames than a buffer ever had.
-fn check_end(end: u64, ever_added: u64, path: &Path) -> Result<()> {
-    if end <= ever_added {
-        return Ok(());
-    }
-    let what =
-        format!("expected priorities of {ever_added} frames, as many as were added, got {end}");
-    Err(damaged(path, what))
 }
 
 fn decode(word: u64, slot: Slot, path: &Path) -> Result<f64> {

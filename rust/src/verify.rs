@@ -87,6 +87,8 @@ pub fn verify(path: &Path) -> Result<Vec<Finding>> {
     if let Err(error) = check_regular(&path.join(LOCK_FILE)) {
         findings.push(Finding::of(error)?);
     }
+    let priorities = priority_file::check(path, stored.manifest.capacity);
+    let priorities = priorities.map_or_else(|error| Finding::of(error).map(Some), |()| Ok(None))?;
     match State::open(path, stored.manifest.capacity, stored.checksum) {
         Err(error) => findings.push(Finding::of(error)?),
         Ok(state) => {
@@ -99,12 +101,9 @@ pub fn verify(path: &Path) -> Result<Vec<Finding>> {
                 let columns = open_columns(path, &stored.manifest)?;
                 findings = Content::new(path, &stored.manifest, &columns).at_rest(&state)?;
             }
-            let ever_added = || Ok(state.load()?.live.end.0);
-            if let Err(error) = priority_file::check(path, stored.manifest.capacity, ever_added) {
-                findings.push(Finding::of(error)?);
-            }
         }
     }
+    findings.extend(priorities);
     Ok(findings)
 }
 
@@ -164,7 +163,8 @@ pub fn repair(path: &Path) -> Result<Vec<Finding>> {
         episodes: found.episodes.max(before.episodes),
         ..found
     };
-    if priority_file::check(path, manifest.capacity, || Ok(record.live.end.0)).is_err() {
+    if let Err(error) = priority_file::check(path, manifest.capacity) {
+        Finding::of(error)?;
         let file = path.join(PRIORITIES_FILE);
         fs::remove_file(&file).at(&file)?;
         done.push(Finding::new(file, "removed: priorities start anew"));

@@ -22,11 +22,12 @@ _SAMPLED = "sampled"
 class PrioritizedSampler(EpochSampler):
     """Draws the live frames of a buffer, with replacement, in proportion to `priority ** alpha`.
 
-    This is the proportional variant of T. Schaul et al., 2016, "Prioritized Experience Replay". Any
-    number of changes leaves the sums that are drawn by exact.
+    This is the proportional variant of T. Schaul et al., 2016, "Prioritized Experience Replay". The
+    sums that are drawn by do not drift, however often priorities change.
 
     Priorities belong to the buffer: they are kept in its directory, in the file `_priorities`, and
-    all samplers of a directory, in whatever process, change and see the same ones. New frames get
+    all samplers of a directory, in whatever process, change and see the same ones; what one of them
+    changes makes each of the others read all of them anew. New frames get
     the largest priority ever given, at first 1; a frame that is overwritten loses its own. They
     survive the end of the process as frames do, but nobody waits for the disk to have them.
 
@@ -49,7 +50,8 @@ class PrioritizedSampler(EpochSampler):
 
         Args:
             buffer: The buffer, opened with `mode="a"`.
-            alpha: How much priorities count, at least 0: with 0 all frames are alike.
+            alpha: How much priorities count, at least 0: with 0 all above 0 are alike. Powers are
+                kept from 1e-300 or so to 1e200.
             beta: See `beta`.
             seed: See `EpochSampler`. `sample` has draws of its own.
             num_samples: The number of positions in an epoch. None for as many as there are live
@@ -63,7 +65,9 @@ class PrioritizedSampler(EpochSampler):
         """
         super().__init__(seed)
         self._buffer = _sides.online(buffer, "buffer")
-        self._alpha = _exponent(alpha, "alpha")
+        self._alpha = _arguments.at_least_zero(alpha, "alpha")
+        if self._alpha == np.inf:
+            raise ValueError(refused("alpha", "a finite number", alpha))
         self.beta = beta
         if num_samples is not None:
             num_samples = _arguments.integer(num_samples, "num_samples", at_least=0)
@@ -81,12 +85,19 @@ class PrioritizedSampler(EpochSampler):
         """How much the weights of `sample` make up for unequal draws: from 0, not at all, to 1.
 
         It may be set at any time, and usually grows to 1 during training.
+
+        Raises:
+            ValueError: It is set to a number that is not from 0 to 1.
+            TypeError: It is set to something else.
         """
         return self._beta
 
     @beta.setter
     def beta(self, value: float) -> None:
-        self._beta = _exponent(value, "beta")
+        number = _arguments.real(value, "beta")
+        if not 0 <= number <= 1:
+            raise ValueError(refused("beta", "from 0 to 1", number))
+        self._beta = number
 
     def sample(self, batch_size: int) -> "tuple[Positions, Value]":
         """Draw positions, with their importance weights.
@@ -115,8 +126,9 @@ class PrioritizedSampler(EpochSampler):
 
         Args:
             indices: Positions among the live frames, as `sample` returns them. Of one that is there
-                twice the last counts. A frame that was overwritten after it was drawn is left out,
-                so what was learned of it does not go to the frame that took its place.
+                twice the last counts. Each frame that `sample` draws awaits one update: if it is
+                overwritten before, that update is left out, so that what was learned of it does
+                not go to the frame in its place.
             priorities: For each a number, at least 0, of which 0 means never.
 
         Raises:
@@ -172,16 +184,9 @@ class PrioritizedSampler(EpochSampler):
         return self._priorities.draw(self._seed, number, start, stop - start)
 
 
-def _exponent(value: object, name: str) -> float:
-    number = _arguments.at_least_zero(value, name)
-    if number == np.inf:
-        raise ValueError(refused(name, "a finite number", number))
-    return number
-
-
 def _numbers(priorities: Any, count: int) -> NDArray[np.float64]:
     array = to_numpy(priorities, "priorities")
     if array.shape != (count,) or not np.can_cast(array.dtype, np.float64, "same_kind"):
         got = f"{array.dtype} of shape {array.shape}"
         raise ValueError(refused("priorities", f"{count} numbers, one per index", got))
-    return array.astype(np.float64)
+    return array.astype(np.float64, copy=False)

@@ -141,7 +141,7 @@ impl Mixture {
     }
 }
 
-/// The number of the epoch that `sample` draws from; no other has it.
+/// The number of the epoch that `sample` draws from; counting epochs does not get there.
 const ENDLESS_EPOCH: u64 = u64::MAX;
 
 /// Positions and their weights.

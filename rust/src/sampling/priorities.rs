@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::fork::PerProcess;
 use crate::memory::{collected, out_of_memory, with_room};
 use crate::plan::position;
-use crate::priority_file::{Adding, PriorityFile, is_priority};
+use crate::priority_file::{PriorityFile, is_priority};
 use crate::ring::{Frames, Ring, Seq, Slot};
 use crate::sampling::sum_tree::SumTree;
 use crate::writers::unpoisoned;
@@ -53,14 +53,14 @@ impl Priorities {
         weights: Option<(f64, &mut [f32])>,
     ) -> Result<()> {
         self.with(buffer, |known| {
-            known.tree.refresh()?;
+            known.tree.take_in_changes()?;
             known.tree.draw(shares, out, weights)
         })
     }
 
     /// Gives the frames at some positions new priorities, all of them or, if one cannot be, none. Of
-    /// a position that is there twice the last counts. A frame that was overwritten after a draw
-    /// is left out until the next draw of its slot.
+    /// a position that is there twice the last counts. A frame that was overwritten after it was drawn
+    /// with its weight is left out, once.
     pub fn update(&self, buffer: &Buffer, indices: &[i64], priorities: &[f64]) -> Result<()> {
         if let Some(at) = priorities.iter().position(|&number| !is_priority(number)) {
             return Err(Error::argument(
@@ -116,8 +116,8 @@ impl Known {
     fn open(buffer: &Buffer, alpha: f64) -> Result<Self> {
         let ring = buffer.ring();
         let capacity = ring.capacity();
-        let mut file = PriorityFile::open(buffer.path(), capacity)?;
-        let mut tree = Tree {
+        let file = PriorityFile::open(buffer.path(), capacity)?;
+        let tree = Tree {
             ring,
             powers: Powers::of(alpha),
             sums: SumTree::new(capacity)?,
@@ -125,17 +125,18 @@ impl Known {
             overwritten: Slots::none_of(capacity)?,
             live: Frames::none_at(Seq(0)),
             updates: file.updates(),
-            stale: Vec::new(),
+            changes: Vec::new(),
         };
-        tree.follow(&mut file.adding()?, buffer)?;
         Ok(Self { file, tree })
     }
 
+    /// Brings the file in step with the buffer, and the tree with both.
     fn catch_up(&mut self, buffer: &Buffer) -> Result<()> {
         if self.tree.updates == self.file.updates() && self.tree.live == buffer.live()? {
             return Ok(());
         }
-        self.tree.follow(&mut self.file.adding()?, buffer)
+        let live = self.file.add_missing(self.tree.ring, || buffer.live())?;
+        self.tree.follow(&self.file, live)
     }
 }
 
@@ -146,36 +147,29 @@ struct Tree {
     powers: Powers,
     /// 0 in slots without a live frame.
     sums: SumTree,
-    /// Slots whose frames were drawn.
+    /// Slots whose frames were drawn, and whose update has not come yet.
     drawn: Slots,
-    /// Slots whose frames were overwritten after that, and not drawn since.
+    /// Slots whose frames were overwritten after that: the update is not for the new ones.
     overwritten: Slots,
     /// The frames that are in it.
     live: Frames,
     /// How often the file was changed when it was read.
     updates: u64,
-    /// Slots whose priorities were changed here since: most often there are several changes of one
-    /// node, or one of a leaf, before the next draw.
-    stale: Vec<(usize, f64)>,
+    /// What was changed here since the last draw: most often there are several changes of one node
+    /// until then.
+    changes: Vec<(Slot, f64)>,
 }
 
 impl Tree {
-    /// Brings the file in step with the buffer, and the tree with both.
-    fn follow(&mut self, file: &mut Adding<'_>, buffer: &Buffer) -> Result<()> {
-        self.refresh()?; // before slots lose their frames
-        let live = buffer.live()?;
-        let end = file.end(live.end.0)?;
-        let without = Frames {
-            first: live.first.max(Seq(end)),
-            end: live.end,
-        };
-        if !without.is_empty() {
-            file.add(self.slots(without).into_iter().flatten(), live.end.0);
-        }
-        if self.updates != file.file().updates() {
+    /// Takes in what is live now, and what other processes have changed.
+    fn follow(&mut self, file: &PriorityFile, live: Frames) -> Result<()> {
+        self.take_in_changes()?; // before slots lose their frames
+        // Read before the priorities, so that what is changed meanwhile is seen the next time.
+        let updates = file.updates();
+        if self.updates != updates {
             self.sums.set_range(0..self.ring.capacity(), |_| 0.0)?;
-            self.load(file.file(), live)?;
-            self.updates = file.file().updates();
+            self.load(file, live)?;
+            self.updates = updates;
         }
         let gone = Frames {
             first: self.live.first,
@@ -188,7 +182,7 @@ impl Tree {
             first: live.first.max(self.live.end),
             end: live.end,
         };
-        self.load(file.file(), fresh)?;
+        self.load(file, fresh)?;
         for slot in self.slots(fresh).into_iter().flatten() {
             if self.drawn.remove(slot) {
                 self.overwritten.insert(slot);
@@ -244,6 +238,7 @@ impl Tree {
         }
         let mut slots = filled(out.len(), 0)?;
         self.sums.find(shares, &mut slots);
+        let is_awaited = weights.is_some();
         if let Some((beta, weights)) = weights {
             let least = self.sums.least();
             for (weight, &slot) in weights.iter_mut().zip(&slots) {
@@ -252,8 +247,10 @@ impl Tree {
         }
         let by_slot = self.ring.by_slot(self.live);
         for (drawn, slot) in out.iter_mut().zip(slots) {
-            self.drawn.insert(slot);
-            self.overwritten.remove(slot);
+            if is_awaited {
+                self.drawn.insert(slot);
+                self.overwritten.remove(slot);
+            }
             *drawn = by_slot.position(by_slot.in_slot(Slot(slot))) as i64;
         }
         Ok(())
@@ -266,34 +263,39 @@ impl Tree {
         priorities: &[f64],
     ) -> Result<()> {
         let by_slot = self.ring.by_slot(self.live);
-        let mut changes = with_room(indices.len(), "indices")?;
-        for (&index, &priority) in indices.iter().zip(priorities) {
-            let (_, slot) = by_slot.nth(position(index, self.live)?);
-            if !self.overwritten.contains(slot.0) {
-                changes.push((slot, priority));
-            }
+        let mut slots = with_room(indices.len(), "indices")?;
+        for &index in indices {
+            slots.push(by_slot.nth(position(index, self.live)?).1);
         }
-        let more = self.stale.try_reserve(changes.len());
+        // Taken in without a draw, too, before there are so many that they need more than the tree.
+        if self.changes.len() >= self.ring.capacity() {
+            self.take_in_changes()?;
+        }
+        let more = self.changes.try_reserve(slots.len());
         more.map_err(|_| out_of_memory("changed priorities"))?;
-        let added = changes.iter().map(|&(slot, priority)| (slot.0, priority));
-        self.stale.extend(added);
-        let updates = file.update(changes.into_iter());
-        if updates == self.updates {
-            self.updates = updates.wrapping_add(1);
+        let before = self.changes.len();
+        let changes = slots.iter().copied().zip(priorities.iter().copied());
+        let is_there = |(slot, _): &(Slot, f64)| !self.overwritten.contains(slot.0);
+        self.changes.extend(changes.filter(is_there));
+        for slot in slots {
+            self.drawn.remove(slot.0);
+            self.overwritten.remove(slot.0);
         }
-        match self.stale.len() < self.ring.capacity() {
-            true => Ok(()),
-            false => self.refresh(),
+        let changes = &self.changes[before..];
+        if !changes.is_empty() && file.update(changes.iter().copied()) == self.updates {
+            self.updates = self.updates.wrapping_add(1);
         }
+        Ok(())
     }
 
     /// Takes in what was changed since the last draw.
-    fn refresh(&mut self) -> Result<()> {
-        for (_, number) in &mut self.stale {
-            *number = self.powers.power(*number);
-        }
-        let powers = std::mem::take(&mut self.stale);
-        self.sums.set(powers.iter().copied())
+    fn take_in_changes(&mut self) -> Result<()> {
+        let changes = self.changes.iter();
+        let powers = changes.map(|&(slot, priority)| (slot.0, self.powers.power(priority)));
+        let powers = collected(powers, "changed priorities")?;
+        self.sums.set(powers.into_iter())?;
+        self.changes.clear();
+        Ok(())
     }
 }
 
@@ -313,11 +315,10 @@ impl Powers {
 
     fn power(&mut self, priority: f64) -> f64 {
         if self.last.0 != priority {
-            let power = power(priority, self.alpha).min(LARGEST_POWER);
-            // Only a priority of 0 says that a frame is not to be drawn.
+            // 0 says that a frame is not to be drawn, and nothing else does.
             let power = match priority > 0.0 {
-                true => power.max(f64::MIN_POSITIVE),
-                false => power,
+                true => power(priority, self.alpha).clamp(f64::MIN_POSITIVE, LARGEST_POWER),
+                false => 0.0,
             };
             self.last = (priority, power);
         }
@@ -379,7 +380,7 @@ mod tests {
         }
 
         #[test]
-        fn only_a_priority_of_0_is_never_drawn(priority in 0.0..f64::MAX, alpha in 1e-3..1e3f64) {
+        fn only_a_priority_of_0_is_never_drawn(priority in 0.0..f64::MAX, alpha in prop_oneof![Just(0.0), 1e-3..1e3f64]) {
             let mut powers = Powers::of(alpha);
             for priority in [priority, 0.0, f64::from_bits(1), f64::MAX, 1.0] {
                 let power = powers.power(priority);

@@ -311,13 +311,11 @@ mod tests {
             let change = (random.below(LEN), random.unit() * 1e6);
             tree.set([change].into_iter()).unwrap();
         }
-        tree.set_range(0..LEN, |_| random.unit()).unwrap();
-        let total: f64 = (0..LEN).map(|position| tree.leaf(position)).sum();
-        assert!(
-            (tree.total() - total).abs() < 1e-6,
-            "{} {total}",
-            tree.total()
-        );
+        let leaves: Vec<f64> = (0..LEN).map(|leaf| tree.leaf(leaf)).collect();
+        let anew = of(&leaves);
+        assert_eq!((tree.total(), tree.least()), (anew.total(), anew.least()));
+        let total: f64 = leaves.iter().sum();
+        assert!((tree.total() / total - 1.0).abs() < 1e-12);
     }
 
     #[test]
