@@ -1,7 +1,9 @@
 """What a buffer says of itself: its repr, the page of a notebook, and the command line."""
 
 import json
+import os
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -167,3 +169,17 @@ def test_what_is_not_there_is_one_line(tmp_path, command):
     assert said.output.startswith("Error: ")
     assert said.output.count("\n") == 1
     assert not directory.exists()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete_commands(shell):
+    pytest.importorskip("click")
+    asking = os.environ | {"_FASTBUFFER_COMPLETE": f"{shell}_source"}
+    command = [sys.executable, "-m", "fastbuffer"]
+    said = subprocess.run(command, env=asking, capture_output=True, text=True, check=True)
+    assert "_FASTBUFFER_COMPLETE" in said.stdout
+
+
+def test_commands_that_are_asked_wrongly_exit_with_2(tmp_path):
+    for arguments in [("info",), ("plot", tmp_path), ("nothing",), ("info", tmp_path, "--xml")]:
+        assert run(*arguments).exit_code == 2
