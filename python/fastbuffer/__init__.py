@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from fastbuffer.errors import BufferLockedError, TimestampToleranceError
 
 if TYPE_CHECKING:
-    from fastbuffer.gym import RecordToBuffer
     from fastbuffer.online_buffer import OnlineBuffer
     from fastbuffer.recording import EpisodeRecorder
     from fastbuffer.samplers import (
@@ -29,7 +28,6 @@ __all__ = [
     "MixedSampler",
     "OnlineBuffer",
     "PrioritizedSampler",
-    "RecordToBuffer",
     "SyntheticSchema",
     "TimestampToleranceError",
     "WeightedSampler",
@@ -43,7 +41,6 @@ _HOMES = {
     "MixedSampler": "fastbuffer.samplers",
     "OnlineBuffer": "fastbuffer.online_buffer",
     "PrioritizedSampler": "fastbuffer.samplers",
-    "RecordToBuffer": "fastbuffer.gym",
     "SyntheticSchema": "fastbuffer.synthetic.schema",
     "WeightedSampler": "fastbuffer.samplers",
     "compute_sampler_weights": "fastbuffer.weights",
