@@ -219,17 +219,19 @@ def test_new_frames_can_be_given_priorities(tmp_path):
 
 
 def test_what_another_sampler_changes_meanwhile_is_seen(tmp_path):
-    buffer = made(tmp_path, 200_000, 200_000)
+    count = 300_000
+    buffer = made(tmp_path, count, count)
     drawing, changing = (PrioritizedSampler(buffer) for _ in range(2))
+    everything, numbers = np.arange(count), np.random.default_rng(0).random(count)
+    first, large = everything[:1], np.array([1e30])
     for attempt in range(20):
-        changing.update(range(200_000), np.ones(200_000))
-        reloading = threading.Thread(target=drawing.sample, args=(1,))
-        reloading.start()
-        time.sleep(attempt / 20_000)
-        changing.update(range(200_000), np.zeros(200_000))
-        changing.update([7], [1])
-        reloading.join()
-        assert set(drawing.sample(50)[0]) == {7}
+        changing.update(everything, numbers)
+        reading = threading.Thread(target=drawing.sample, args=(1,))
+        reading.start()
+        time.sleep(attempt / 4_000)
+        changing.update(first, large)
+        reading.join()
+        assert set(drawing.sample(50)[0]) == {0}
 
 
 def splitmix(state):
