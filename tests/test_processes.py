@@ -2,6 +2,7 @@
 
 import copy
 import fcntl
+import itertools
 import os
 import pickle
 import shutil
@@ -668,3 +669,65 @@ def test_children_forked_during_inserts_do_not_keep_the_lock_of_their_dead_paren
     finally:
         for child in children:
             os.kill(child, signal.SIGKILL)
+
+
+HOOKED = """
+import gc, os, signal, sys, threading, time
+
+def hook():
+    signal.alarm(20)  # ends whoever waits for ever, parent or child
+    use()
+
+os.register_at_fork(**{sys.argv[1]: hook})  # before fastbuffer, so called while it has the lock
+
+import numpy as np
+from fastbuffer import OnlineBuffer
+from helpers import SPEC, make_episodes
+
+gc.disable()
+data = make_episodes([2], SPEC, np.random.default_rng(0), 10)
+buffer = OnlineBuffer(sys.argv[2], output="numpy")
+buffer.add_data(data)
+if sys.argv[3] == "collect":
+    cycle = [buffer]
+    cycle.append(cycle)
+    del buffer, cycle
+    use = gc.collect
+elif sys.argv[3] == "drop":
+    # Lets a thread drop the last reference, which it does with the interpreter's lock.
+    kept = [buffer]
+    del buffer
+    begin, threads = threading.Event(), []
+    dropping = threading.Thread(target=lambda: (begin.wait(), kept.clear()))
+    dropping.start()
+    use = lambda: (begin.set(), time.sleep(0.3))
+else:
+    use = {"insert": lambda: buffer.add_data(data), "close": buffer.close}[sys.argv[3]]
+child = os.fork()
+if child == 0:
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "what"),
+    [
+        *itertools.product(["before", "after_in_parent"], ["insert", "close", "collect", "drop"]),
+        ("after_in_child", "collect"),
+        ("after_in_child", "close"),
+    ],
+)
+def test_hooks_of_a_fork_may_use_and_drop_buffers(pair, tmp_path, when, what):
+    """A fork waits for inserts, but neither for its own thread nor for the garbage collector."""
+    with start_python(HOOKED, when, tmp_path, what) as process:
+        output, errors = process.communicate(timeout=60)
+    assert output == "0\n", errors
+    # Nobody keeps the lock, and nothing that was acknowledged is missing.
+    data = make_episodes([2], SPEC, np.random.default_rng(0), FPS)
+    inserts = 1 + (what == "insert")
+    for _ in range(inserts):
+        pair.model.add_data({key: value.copy() for key, value in data.items()})
+    pair.check()
+    pair.add(data)
+    pair.check()

@@ -198,8 +198,10 @@ impl Buffer {
     }
 
     /// Gives up the writer lock, if this buffer has it. Reading goes on; writing takes it again.
-    fn release(&self) {
-        *self.writer_slot() = None;
+    pub fn release(&self) {
+        if let Some(share) = self.writer_slot().take() {
+            share.give_up();
+        }
     }
 
     /// Copies the items at `indices`, each a position among the live frames in slot order or, if

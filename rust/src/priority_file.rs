@@ -8,7 +8,6 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::sync::RwLockReadGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::error::{AtPath, Error, Result};
@@ -17,7 +16,7 @@ use crate::map::{Identity, ReadMap, WriteMap, check_regular};
 use crate::memory::out_of_memory;
 use crate::ring::{Frames, Ring, Seq, Slot};
 use crate::space;
-use crate::writers::not_forking;
+use crate::writers::{NotForking, not_forking};
 
 /// "fastprio", as a word.
 const MAGIC: u64 = u64::from_le_bytes(*b"fastprio");
@@ -223,7 +222,7 @@ fn len_of(capacity: usize) -> Result<usize> {
 struct Lock {
     file: File,
     /// A child that is forked meanwhile would have the right, too, and never give it up.
-    _not_forking: RwLockReadGuard<'static, ()>,
+    _not_forking: NotForking,
 }
 
 impl Lock {

@@ -2,6 +2,9 @@
 //!
 //! So a second buffer of the same directory may insert, too, one insert at a time. The directory's
 //! lock is given up when the last buffer that has inserted is closed.
+//!
+//! A fork waits for what uses a writer, and that for a fork, but nothing waits for its own thread:
+//! hooks that run around a fork may insert, close and collect garbage.
 
 use std::cell::RefCell;
 use std::sync::{
@@ -67,11 +70,19 @@ impl WriterShare {
             none => none.insert(Writer::open(directory)?),
         })
     }
+
+    /// Drops the share when no fork is under way.
+    pub fn give_up(self) {
+        let _not_forking = not_forking();
+        drop(self);
+    }
 }
 
 impl Drop for WriterShare {
     fn drop(&mut self) {
-        let _not_forking = not_forking();
+        // Whoever drops a value, like a garbage collector, may hold what a forking thread needs to
+        // go on. So this does not wait for it; it may find the lock held by `give_up`, too.
+        let _not_forking = FORKING.try_read();
         // Shares are only made with this locked, so the count is what it is.
         let known = unpoisoned(known());
         if Arc::strong_count(&self.0) == 1 {
@@ -122,7 +133,16 @@ pub fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps this process from forking, as long as it is held. Not to be asked for again meanwhile.
-pub fn not_forking() -> RwLockReadGuard<'static, ()> {
-    FORKING.read().unwrap_or_else(PoisonError::into_inner)
+/// Other threads do not fork as long as this is held.
+#[derive(Debug)]
+pub struct NotForking(#[expect(dead_code, reason = "held")] Option<RwLockReadGuard<'static, ()>>);
+
+/// Waits until no other thread forks, and keeps them from it. Not to be asked for again meanwhile.
+pub fn not_forking() -> NotForking {
+    let is_this_thread = FORK.try_with(|fork| fork.borrow().is_some());
+    NotForking(match is_this_thread {
+        Ok(true) => None,
+        // Without its local values, a thread is about to end, and forks no more.
+        Ok(false) | Err(_) => Some(FORKING.read().unwrap_or_else(PoisonError::into_inner)),
+    })
 }

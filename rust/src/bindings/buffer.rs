@@ -303,6 +303,14 @@ impl Buffer {
     }
 }
 
+impl Drop for Buffer {
+    /// Gives up the writer lock without the GIL: a thread that forks may hold the one and need the
+    /// other.
+    fn drop(&mut self) {
+        Python::attach(|py| py.detach(|| self.inner.release()));
+    }
+}
+
 impl Buffer {
     fn columns_with<'a, 'py>(
         &'a self,
