@@ -4,14 +4,11 @@ Prints one table, draws it, and exits with 1 if a ratio is below what is asked f
 """
 
 import argparse
-import statistics
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benches.rows import ROWS, Pair, Row
+from benches.rows import ROWS, Row
 
 SECONDS = 2.0
 
@@ -42,32 +39,6 @@ class Result:
         if self.row.allowance is not None:
             return f"+{self.row.allowance * 1e3:.0f} ms"
         return "" if self.row.required is None else f"{self.row.required:g}"
-
-
-def measure(pair: Pair, seconds: float) -> tuple[float, float]:
-    """Median times of both for the same work, each called for a while in turns.
-
-    Not call by call: a call of one would then find the caches full of the other's data.
-    """
-    times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 5:
-        for work, spent in zip((pair.ours, pair.theirs), times, strict=True):
-            work()
-            spent.extend(timed(work, seconds / 20))
-    ours, theirs = map(statistics.median, times)
-    return ours, theirs * pair.scale
-
-
-def timed(work: Callable[[], object], seconds: float) -> list[float]:
-    """The times of some calls, at least one."""
-    times = []
-    end = time.perf_counter() + seconds
-    while not times or time.perf_counter() < end:
-        begun = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begun)
-    return times
 
 
 def line(result: Result) -> str:
@@ -118,7 +89,7 @@ def main() -> int:
         if options.only not in f"{row.name} / {row.against}" or not row.is_available():
             continue
         with row.prepared(options.quick) as pair:
-            result = Result(row, *measure(pair, 0.05 if options.quick else SECONDS))
+            result = Result(row, *pair.measure(0.05 if options.quick else SECONDS))
         print(line(result), flush=True)
         results.append(result)
     draw(results, options.chart)

@@ -15,19 +15,6 @@ import numpy as np
 import zarr
 
 from benches import contenders
-from benches.workloads import (
-    EPISODE,
-    IMAGES,
-    STATE,
-    Workload,
-    all_fields,
-    episodes,
-    fill,
-    filled_buffer,
-    random_batches,
-    sparse_buffer,
-    unshifted,
-)
 from fastbuffer import (
     EpisodeRecorder,
     EpisodeSampler,
@@ -39,16 +26,29 @@ from fastbuffer import (
     compute_sampler_weights,
     create_replay_buffer_from_synthetic,
 )
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two functions that do the same work."""
-
-    ours: Callable[[], object]
-    theirs: Callable[[], object]
-    #: How many times more of the work `ours` does in one call.
-    scale: float = 1.0
+from fastbuffer.benchmark.comparisons import (
+    Setup,
+    batch_against,
+    batch_against_items,
+    insert_against_slices,
+    insert_into,
+    item_against_item,
+)
+from fastbuffer.benchmark.contenders import TakingNumpyReader, VectorisedNumpyReader
+from fastbuffer.benchmark.measuring import Pair, in_turn
+from fastbuffer.benchmark.workloads import (
+    EPISODE,
+    FPS,
+    IMAGES,
+    STATE,
+    Workload,
+    all_fields,
+    episodes,
+    field_bytes,
+    filled_buffer,
+    memmaps,
+    random_batches,
+)
 
 
 @dataclass(frozen=True)
@@ -82,82 +82,31 @@ def capacity_of(workload: Workload, quick: bool) -> int:
     return workload.quick_capacity if quick else workload.capacity
 
 
-def in_turn(work, arguments):
-    """A function that works on one argument after the other, all of them seen before."""
-    for argument in arguments:
-        work(argument)
-    turns = cycle(arguments)
-    return lambda: work(next(turns))
+def of_states(setup: Setup):
+    """A comparison with NumPy, in one of the two sizes."""
+    return lambda directory, quick: setup(directory, capacity_of(STATE, quick))
 
 
-def memmaps(directory, workload):
-    """The columns of a buffer as NumPy maps them."""
-    return {
-        key: np.memmap(directory / key, field["dtype"], "r").reshape(-1, *field["shape"])
-        for key, field in all_fields(workload.spec).items()
-    }
+def sparse_buffer(directory, workload, capacity):
+    """A full buffer of zeros with real episodes, made quickly at any capacity.
+
+    Only the columns that tell episodes apart are written; the others are holes in their files.
+    """
+    directory.mkdir(parents=True)
+    frames = np.arange(capacity)
+    (frames // EPISODE).tofile(directory / "episode_index")
+    (frames % EPISODE / FPS).tofile(directory / "timestamp")
+    np.ones(capacity, bool).tofile(directory / "_occupancy_mask")
+    np.zeros(1, np.int64).tofile(directory / "_next_index")
+    for key, field in all_fields(workload.spec).items():
+        with (directory / key).open("ab") as file:
+            file.truncate(field_bytes(field) * capacity)
+    return OnlineBuffer(directory, workload.spec, capacity, FPS, workload.deltas, output="numpy")
 
 
 def columns_in_memory(directory, workload):
     """Copies of the columns of a buffer."""
     return {key: np.array(column) for key, column in memmaps(directory, workload).items()}
-
-
-def same(a, b):
-    """Refuse to time contenders that disagree."""
-    for key, value in b.items():
-        np.testing.assert_array_equal(np.asarray(a[key]), np.asarray(value), err_msg=key)
-
-
-def batch_against(reader_class, output):
-    """State windows, read by fastbuffer and by vectorised NumPy."""
-
-    @contextlib.contextmanager
-    def setup(directory, quick):
-        capacity = capacity_of(STATE, quick)
-        filled_buffer(directory / "b", STATE, capacity).close()
-        buffer = OnlineBuffer(directory / "b", delta_timestamps=STATE.deltas, output=output)
-        reader = reader_class(memmaps(directory / "b", STATE), STATE)
-        batches = random_batches(capacity, STATE.batch)
-        out = buffer.empty_batch(STATE.batch)
-        same(buffer.get_batch(batches[0], out=out), reader.batch(batches[0]))
-        yield Pair(
-            in_turn(lambda batch: buffer.get_batch(batch, out=out), batches),
-            in_turn(reader.batch, batches),
-        )
-
-    return setup
-
-
-@contextlib.contextmanager
-def batch_against_items(directory, quick):
-    """State windows, read as a batch and item by item; four items stand for the batch."""
-    capacity = capacity_of(STATE, quick)
-    buffer = filled_buffer(directory / "b", STATE, capacity)
-    theirs = contenders.PerItemNumpyBuffer(directory / "n", STATE, capacity)
-    fill(theirs, STATE, capacity)
-    batches = random_batches(capacity, STATE.batch)
-    fours = [batch[:4] for batch in batches[:4]]
-    yield Pair(
-        in_turn(buffer.get_batch, batches),
-        in_turn(lambda four: [theirs[i] for i in four], fours),
-        scale=STATE.batch / 4,
-    )
-
-
-@contextlib.contextmanager
-def item_against_item(directory, quick):
-    """One item with its windows, as tensors and by NumPy."""
-    capacity = capacity_of(STATE, quick)
-    filled_buffer(directory / "b", STATE, capacity).close()
-    output = "torch" if importlib.util.find_spec("torch") else "numpy"
-    buffer = OnlineBuffer(directory / "b", delta_timestamps=STATE.deltas, output=output)
-    theirs = contenders.PerItemNumpyBuffer(directory / "n", STATE, capacity)
-    fill(theirs, STATE, capacity)
-    indices = [int(batch[0]) for batch in random_batches(capacity, 1)]
-    for i in indices[:4]:
-        same(buffer[i], theirs[i])
-    yield Pair(in_turn(lambda i: buffer[i], indices), in_turn(lambda i: theirs[i], indices[:8]))
 
 
 @contextlib.contextmanager
@@ -208,12 +157,6 @@ def insert_states(buffer):
     return insert_into(buffer, STATE)
 
 
-def insert_into(buffer, workload):
-    """A function that inserts one more episode, numbered from 0."""
-    episode = episodes(workload, 1)
-    return lambda: buffer.add_data(unshifted(episode))
-
-
 def images_against_memcpy(threads):
     """Windows of images, and a copy of as many bytes that lie together."""
 
@@ -237,16 +180,6 @@ def images_against_memcpy(threads):
         )
 
     return setup
-
-
-@contextlib.contextmanager
-def insert_against_slices(directory, quick):
-    """One episode of states, by add_data and by slices of memmaps with the same bookkeeping."""
-    capacity = capacity_of(STATE, quick)
-    buffer = filled_buffer(directory / "b", STATE, capacity)
-    theirs = contenders.PerItemNumpyBuffer(directory / "n", STATE, capacity)
-    fill(theirs, STATE, capacity)
-    yield Pair(insert_states(buffer), insert_states(theirs))
 
 
 @contextlib.contextmanager
@@ -435,19 +368,14 @@ def environment(name, value):
             os.environ[name] = before
 
 
-VECTORISED = contenders.VectorisedNumpyReader
-TAKING = contenders.TakingNumpyReader
+VECTORISED = of_states(batch_against(VectorisedNumpyReader, STATE, "numpy"))
+VECTORISED_TORCH = of_states(batch_against(VectorisedNumpyReader, STATE, "torch"))
+TAKING = of_states(batch_against(TakingNumpyReader, STATE, "numpy"))
 ROWS = [
-    Row("S: batch of 256, NumPy", "vectorised NumPy", 5, batch_against(VECTORISED, "numpy")),
-    Row(
-        "S: batch of 256, torch",
-        "vectorised NumPy",
-        5,
-        batch_against(VECTORISED, "torch"),
-        ("torch",),
-    ),
-    Row("S: batch of 256, NumPy", "vectorised NumPy, take", None, batch_against(TAKING, "numpy")),
-    Row("S: batch of 256, NumPy", "per-item NumPy", 2000, batch_against_items),
+    Row("S: batch of 256, NumPy", "vectorised NumPy", 5, VECTORISED),
+    Row("S: batch of 256, torch", "vectorised NumPy", 5, VECTORISED_TORCH, ("torch",)),
+    Row("S: batch of 256, NumPy", "vectorised NumPy, take", None, TAKING),
+    Row("S: batch of 256, NumPy", "per-item NumPy", 2000, of_states(batch_against_items)),
     Row("S: sample of 256", "torchrl slices", 20, batch_against_torchrl, ("torch", "torchrl")),
     Row("S: sample of 256 single frames", "cpprb", None, frames_against_cpprb, ("cpprb",)),
     Row("S: batch of 256, of 100M frames", "of 10k frames", 0.5, large_against_small(read_batches)),
@@ -455,8 +383,8 @@ ROWS = [
     Row("S: add_data, of 100M frames", "of 10k frames", 0.5, large_against_small(insert_states)),
     Row("I: batch of 64, 1 thread", "memcpy", 0.9, images_against_memcpy(1)),
     Row("I: batch of 64, 2 threads", "memcpy", 1.4, images_against_memcpy(2)),
-    Row("S: buffer[i], torch", "per-item NumPy", 40, item_against_item),
-    Row("S: add_data, one episode", "np.memmap slices", 8, insert_against_slices),
+    Row("S: buffer[i], torch", "per-item NumPy", 40, of_states(item_against_item)),
+    Row("S: add_data, one episode", "np.memmap slices", 8, of_states(insert_against_slices)),
     Row("I: add_data, one episode", "memcpy", 0.9, image_insert_against_memcpy),
     Row("S: add_frame, one episode", "appended dicts", 0.5, recording_against_dicts),
     Row("S: compute_sampler_weights", "mask per episode", 500, weights_against_masks),

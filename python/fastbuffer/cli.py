@@ -12,6 +12,7 @@ from fastbuffer.synthetic.tasks import TASKS
 if TYPE_CHECKING:
     from fastbuffer import OnlineBuffer
 
+_SECONDS = click.FloatRange(min=0, min_open=True, max=3600)
 _REFUSALS = (ImportError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
@@ -46,7 +47,7 @@ def cli() -> None:
 @click.option(
     "--seconds",
     metavar="S",
-    type=click.FloatRange(min=0, min_open=True, max=3600),
+    type=_SECONDS,
     callback=_a_number,
     default=8.0,
     show_default=True,
@@ -280,6 +281,56 @@ def _opened(directory: Path) -> "OnlineBuffer":
         return OnlineBuffer(directory, mode="r", output="numpy")
     except _REFUSALS as error:
         raise click.ClickException(str(error)) from error
+
+
+@cli.command()
+@click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The disk to measure on, by a directory there.  [default: that of temporary files]",
+)
+@click.option(
+    "--seconds",
+    metavar="S",
+    type=_SECONDS,
+    callback=_a_number,
+    default=30.0,
+    show_default=True,
+    help="About how long it takes; shorter ones use smaller buffers.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON list.")
+def bench(directory: Path | None, seconds: float, as_json: bool) -> None:
+    """Measure this machine: windows, items and inserts, by fastbuffer and by NumPy.
+
+    Each pair is measured in turns, with the answers of both compared before. Buffers of up to half
+    a GB are made for it, and removed.
+    """
+    import dataclasses
+    import json
+
+    from fastbuffer._progress import progress
+    from fastbuffer.benchmark.comparisons import COMPARISONS, compare
+
+    line = "{:<33} {:<14} {:>10} {:>13} {:>13} {:>7}".format
+    if not as_json:
+        click.echo(line("what", "NumPy", "frames", "fastbuffer us", "NumPy us", "times"))
+    results = []
+    with progress(len(COMPARISONS), "measuring", " pairs") as bar:
+        for comparison in COMPARISONS:
+            try:
+                result = compare(comparison, directory, seconds / len(COMPARISONS))
+            except _REFUSALS as error:
+                raise click.ClickException(str(error)) from error
+            bar.update(1)
+            results.append(dataclasses.asdict(result))
+            times = (f"{s * 1e6:,.1f}" for s in (result.fastbuffer_seconds, result.numpy_seconds))
+            if not as_json:
+                ratio = f"{result.ratio:,.1f}"
+                click.echo(line(result.name, result.against, f"{result.frames:,}", *times, ratio))
+    if as_json:
+        click.echo(json.dumps(results))
 
 
 @cli.command()

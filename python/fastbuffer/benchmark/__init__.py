@@ -1,0 +1,1 @@
+"""fastbuffer measured against plain NumPy on the machine at hand."""
