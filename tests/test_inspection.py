@@ -77,6 +77,15 @@ def test_facts_are_those_of_the_buffer(tmp_path):
     assert known["schema"]["image"] == {"dtype": "uint8", "shape": [4, 5, 3], "bytes": 60}
     columns = [tmp_path / key for key in known["schema"]]
     assert known["bytes"] == sum(column.stat().st_size for column in columns)
+    assert known["seconds"] == 4
+    assert known["bytes_per_second"] * known["seconds"] == known["bytes"]
+
+
+def test_rates_of_a_buffer_without_fps_are_unknown(tmp_path):
+    OnlineBuffer(tmp_path, {"a": {"shape": (), "dtype": np.uint8}}, 4).close()
+    known = json.loads(run("info", tmp_path, "--json").output)
+    assert known["fps"] is known["bytes_per_second"] is known["seconds"] is None
+    assert "bytes per second" not in run("info", tmp_path).output
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who holds a lock")
@@ -110,6 +119,7 @@ def test_the_command_says_the_same(tmp_path):
         "40 of 40 frames",
         "episodes  2",
         "fps       10.0",
+        "of which 4 seconds fit",
         "image: uint8 (4, 5, 3), 60 bytes",
     ]:
         assert line in said.output

@@ -200,6 +200,9 @@ def info(directory: Path, as_json: bool) -> None:
     click.echo(f"episodes  {known['episodes']:,}")
     click.echo(f"fps       {known['fps'] or 'unknown'}")
     click.echo(f"bytes     {known['bytes']:,}")
+    if known["fps"] is not None:
+        rate, seconds = known["bytes_per_second"], known["seconds"]
+        click.echo(f"rate      {rate:,.0f} bytes per second, of which {seconds:,.0f} seconds fit")
     click.echo(f"writer    {'none' if writer is None else f'process {writer}'}")
     for key, entry in known["schema"].items():
         shape = tuple(entry["shape"])

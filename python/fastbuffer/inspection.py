@@ -27,21 +27,24 @@ def facts(buffer: "OnlineBuffer") -> dict[str, Any]:
         buffer: The buffer.
 
     Returns:
-        `write_dir`; `capacity` and `frames`, in frames; `episodes`; `fps` or None; `bytes`, those
-        of all slots; `schema`, for each key its `dtype`, `shape` and `bytes` per frame; and
-        `writer`, the id of the process that may insert now, or None if there is none or the system
-        does not tell.
+        `write_dir`; `capacity` and `frames`, in frames; `episodes`; `fps`; `bytes`, those of all
+        slots; `bytes_per_second` of recording and `seconds` that the capacity lasts, at that `fps`;
+        `schema`, for each key its `dtype`, `shape` and `bytes` per frame; and `writer`, the id of
+        the process that may insert now. Without `fps` it and the two that follow from it are None;
+        `writer` is None if there is none or the system does not tell.
     """
     schema = {key: _column(dtype, shape) for key, dtype, shape in buffer._core.columns}
     row_bytes: int = sum(entry["bytes"] for entry in schema.values())
-    capacity = buffer.buffer_capacity
+    capacity, fps = buffer.buffer_capacity, buffer.fps
     return {
         "write_dir": str(buffer.write_dir),
         "capacity": capacity,
         "frames": buffer.num_frames,
         "episodes": buffer.num_episodes,
-        "fps": buffer.fps,
+        "fps": fps,
         "bytes": capacity * row_bytes,
+        "bytes_per_second": None if fps is None else row_bytes * fps,
+        "seconds": None if fps is None else capacity / fps,
         "schema": schema,
         "writer": writer_of(buffer.write_dir),
     }
