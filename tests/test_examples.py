@@ -1,0 +1,44 @@
+"""The programs in `examples/` run, and do what they say."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastbuffer import OnlineBuffer
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def example(torch, monkeypatch):
+    """Imports an example by its name; without torch, the test is skipped."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    with torch.random.fork_rng(devices=[]):
+        yield importlib.import_module
+
+
+# record_and_train.py
+
+
+def test_a_policy_learns_from_what_a_loop_recorded(example, tmp_path, capsys):
+    losses = example("record_and_train").main(
+        ["--episodes", "20", "--epochs", "8", "--dir", str(tmp_path)]
+    )
+    assert losses[-1] < losses[0] / 4
+    buffer = OnlineBuffer(tmp_path, mode="r", output="numpy")
+    assert np.unique(buffer.get_data_by_key("episode_index")).tolist() == list(range(20))
+    assert f"{losses[0]:.4f} in the first epoch, {losses[-1]:.4f} in" in capsys.readouterr().out
+
+
+def test_padding_is_no_part_of_the_loss(example, torch):
+    module = example("record_and_train")
+    is_pad = torch.arange(module.ACTION_STEPS) >= 3
+    batch = {
+        "observation.state": torch.zeros(1, module.OBSERVATION_STEPS, 4),
+        "action": torch.where(is_pad[:, None], 100.0, 2.0).expand(1, -1, 2),
+        "action_is_pad": is_pad[None],
+    }
+    nothing = torch.zeros_like(batch["action"])
+    assert module.masked_loss(lambda observations: nothing, batch) == 4
