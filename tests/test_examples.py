@@ -42,3 +42,15 @@ def test_padding_is_no_part_of_the_loss(example, torch):
     }
     nothing = torch.zeros_like(batch["action"])
     assert module.masked_loss(lambda observations: nothing, batch) == 4
+
+
+# offline_and_online.py
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.5])
+def test_the_buffer_has_its_share_however_full_it_is(example, tmp_path, ratio):
+    module = example("offline_and_online")
+    shares = module.main(["--rounds", "12", "--ratio", str(ratio), "--dir", str(tmp_path)])
+    assert shares[0] == 0  # there was nothing yet
+    assert shares[1:] == pytest.approx([ratio] * 11, abs=0.05)
+    assert len(OnlineBuffer(tmp_path, mode="r")) == module.CAPACITY
