@@ -54,3 +54,28 @@ def test_the_buffer_has_its_share_however_full_it_is(example, tmp_path, ratio):
     assert shares[0] == 0  # there was nothing yet
     assert shares[1:] == pytest.approx([ratio] * 11, abs=0.05)
     assert len(OnlineBuffer(tmp_path, mode="r")) == module.CAPACITY
+
+
+# actor_and_learner.py
+
+
+def test_the_learner_sees_each_episode_of_the_actor(example, tmp_path):
+    module = example("actor_and_learner")
+    learner = module.main(["--episodes", "20", "--pause", "0.05", "--dir", str(tmp_path)])
+    assert learner.episodes == set(range(20))
+    buffer = OnlineBuffer(tmp_path, mode="r")
+    assert buffer.num_episodes == 20
+    assert buffer.verify() == []
+    steps_after_the_actor = -(-len(buffer) // module.BATCH_SIZE)
+    assert len(learner.losses) > steps_after_the_actor
+    assert np.isfinite(learner.losses).all()
+
+
+def test_an_actor_that_fails_is_told_of(example, tmp_path, capfd):
+    module = example("actor_and_learner")
+    with OnlineBuffer(tmp_path, module.DATA_SPEC, module.CAPACITY, module.FPS) as buffer:
+        buffer.add_frame({"observation.state": [0.0, 0.0], "action": [0.0]})
+        buffer.save_episode()  # from here on, no other process may write
+        with pytest.raises(SystemExit, match="the actor ended with 1"):
+            module.main(["--episodes", "1", "--dir", str(tmp_path)])
+    assert "BufferLockedError" in capfd.readouterr().err
