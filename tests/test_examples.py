@@ -1,6 +1,8 @@
 """The programs in `examples/` run, and do what they say."""
 
 import importlib
+import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +10,25 @@ import pytest
 
 from fastbuffer import OnlineBuffer
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture
 def example(torch, monkeypatch):
     """Imports an example by its name; without torch, the test is skipped."""
     monkeypatch.syspath_prepend(EXAMPLES)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more of them would wait for each other where tests run in parallel
     with torch.random.fork_rng(devices=[]):
         yield importlib.import_module
+    torch.set_num_threads(threads)
+
+
+def test_the_readme_names_each_example():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `examples/(\w+\.py)` \|", readme, re.M)
+    assert sorted(named) == sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
 # record_and_train.py
@@ -79,3 +91,34 @@ def test_an_actor_that_fails_is_told_of(example, tmp_path, capfd):
         with pytest.raises(SystemExit, match="the actor ended with 1"):
             module.main(["--episodes", "1", "--dir", str(tmp_path)])
     assert "BufferLockedError" in capfd.readouterr().err
+
+
+# pendulum_td3.py
+
+
+@pytest.fixture
+def td3(example):
+    """The example; without gymnasium, the test is skipped."""
+    pytest.importorskip("gymnasium")
+    return example("pendulum_td3")
+
+
+def test_td3_fills_the_buffer_and_trains(td3, tmp_path):
+    assert np.isfinite(td3.main(["--steps", "1200", "--dir", str(tmp_path)])).all()
+    buffer = OnlineBuffer(tmp_path, mode="r")
+    ends = buffer.get_data_by_key("frame_index") == 199
+    assert (len(buffer), buffer.num_episodes, int(ends.sum())) == (1200, 6, 6)
+    assert not buffer.get_data_by_key("next.terminated").any()
+    assert (buffer.get_data_by_key("next.truncated") == ends).all()
+
+    for batch in itertools.islice(td3.batches_of(buffer, seed=0), 30):
+        steps = batch["bootstrap.frame_index"] - batch["frame_index"]
+        assert ((steps > 0) & (steps <= td3.N_STEP)).all()
+        assert batch["discount"].numpy() == pytest.approx(td3.GAMMA ** steps.numpy())
+
+
+@pytest.mark.long
+def test_td3_learns_to_swing_the_pendulum_up(td3):
+    before, after = td3.main([])
+    assert before < -900
+    assert after > -400
