@@ -1,7 +1,4 @@
-"""Install a wheel in a fresh environment and run the README's first example there.
-
-    python quick_start.py WHEEL [REQUIREMENT ...]
-"""
+"""Run the README's first example where nothing but the arguments is installed."""
 
 import os
 import re
@@ -15,7 +12,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def main(requirements: list[str]) -> None:
-    """Do it, and say with what."""
+    """Install requirements, such as a wheel, run it, and say with what."""
     example = re.search(r"^```python\n(.*?)^```$", README.read_text("utf-8"), re.M | re.S)[1]
     says = "import numpy, platform; print(platform.python_version(), 'NumPy', numpy.__version__)"
     requirements = [str(Path(one).resolve()) if "/" in one else one for one in requirements]

@@ -97,7 +97,7 @@ def test_each_command_is_a_line_of_its_own(command):
 
 def test_files_that_the_readme_names_exist():
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", README)
-    tests = re.findall(r"`(tests/\w+\.py)`", README)
+    tests = re.findall(r"`((?:tests|examples)/\w+\.py)`", README)
     assert {"docs/format.md", "docs/development.md", "docs/performance.md"} <= set(links)
     assert tests
     assert [name for name in {*links, *tests} if not (ROOT / name).exists()] == []
