@@ -3,6 +3,7 @@
 import re
 import runpy
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -79,12 +80,12 @@ def test_migrating_from_the_numpy_implementation(in_tmp, torch, monkeypatch):
             workload = Workload(data_spec, delta_timestamps, buffer_capacity, 0, 0)
             super().__init__(Path(write_dir), workload, buffer_capacity)
 
-    parent = ModuleType("lerobot.common.datasets")
-    parent.online_buffer = ModuleType("online_buffer")
-    parent.online_buffer.OnlineBuffer = AsInLeRobot
-    for name in ("lerobot", "lerobot.common"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, parent.__name__, parent)
+    if find_spec("lerobot") is None:  # with the package, it is the real one that is compared
+        parent = ModuleType("lerobot.datasets")
+        parent.online_buffer = ModuleType("online_buffer")
+        parent.online_buffer.OnlineBuffer = AsInLeRobot
+        monkeypatch.setitem(sys.modules, "lerobot", ModuleType("lerobot"))
+        monkeypatch.setitem(sys.modules, parent.__name__, parent)
 
     names = section("From LeRobot")
     before, after = names["before"], names["after"]
