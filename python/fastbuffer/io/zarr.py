@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import zarr
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from fastbuffer import _arguments
 from fastbuffer._arguments import DataSpec, DeltaTimestamps, describe, refused
 from fastbuffer._chunks import NUMERIC_CHUNK
-from fastbuffer._core import Windows
 from fastbuffer._progress import progress
 from fastbuffer._staging import check_replaceable, replace_store, staging
 from fastbuffer._tensors import Output
@@ -32,10 +31,9 @@ from fastbuffer._zarr import (
     new_store,
     with_fast_codecs,
 )
+from fastbuffer.io.building import Buffer, build, checked_target
+from fastbuffer.io.snapshot import Array, Snapshot
 from fastbuffer.online_buffer import OnlineBuffer
-
-Array = NDArray[Any]
-Buffer = TypeVar("Buffer", bound=OnlineBuffer)
 
 #: Frames are handed on in pieces of about this size; an episode is never split on its way in.
 BYTES_AT_ONCE = 32 << 20
@@ -60,11 +58,7 @@ def buffer_from_zarr(
     output: Output | None,
 ) -> Buffer:
     """See `OnlineBuffer.from_zarr`."""
-    target = Path(os.path.realpath(_arguments.path(write_dir, "write_dir")))
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(refused("write_dir", "nothing, or an empty directory", target))
-    if target == Path.cwd():
-        raise ValueError(refused("write_dir", "another directory than the working one", write_dir))
+    target = checked_target(write_dir)
     with _opened(Path(_arguments.path(zarr_path, "zarr_path"))) as root:
         arrays, ends = _arrays(root), _episode_ends(root)
         chosen = _chosen(arrays, keys)
@@ -79,12 +73,11 @@ def buffer_from_zarr(
             for key, array in chosen.items()
         }
         capacity = max(1, total) if buffer_capacity is None else buffer_capacity
-        with staging(target) as directory:
-            built = directory / "buffer"
-            with cls(built, spec, capacity, fps, delta_timestamps, output="numpy") as buffer:
-                _insert(buffer, chosen | own, ends, fps)
-            built.rename(target)  # over an empty directory, and nothing else
-    return cls(target, delta_timestamps=delta_timestamps, output=output)
+
+        def insert(buffer: OnlineBuffer) -> None:
+            _insert(buffer, chosen | own, ends, fps)
+
+        return build(cls, target, spec, capacity, fps, delta_timestamps, output, insert)
 
 
 @contextmanager
@@ -218,8 +211,8 @@ def buffer_to_zarr(
     keeps_partial = _arguments.choice(partial, "partial", "keep", "drop") == "keep"
     target = Path(os.path.realpath(_arguments.path(path, "path")))
     check_replaceable(target, "path")
-    snapshot = _Snapshot(buffer)
-    layouts = snapshot.layouts(chunk, shard)
+    snapshot = Snapshot(buffer)
+    layouts = _layouts(snapshot, chunk, shard)
     for key in layouts:
         _check_name(key, set(layouts))
     dropped = 0 if keeps_partial else snapshot.partial_frames()
@@ -230,71 +223,22 @@ def buffer_to_zarr(
             new_store(store, layouts, np.cumsum(lengths)) as writers,
             progress(snapshot.num_frames - dropped, "exporting", " frames") as bar,
         ):
-            for batch in snapshot.batches(dropped):
+            for batch in snapshot.batches(dropped, BYTES_AT_ONCE):
                 for key, writer in writers.items():
                     writer.append(batch[key])
                 bar.update(len(batch[OnlineBuffer.TIMESTAMP_KEY]))
         replace_store(store, target)
 
 
-class _Snapshot:
-    """The live frames of a buffer in insertion order, as long as nobody overwrites them."""
-
-    def __init__(self, buffer: OnlineBuffer) -> None:
-        self._core = buffer._core
-        self._threads = self._core.num_threads
-        self._state = self._core.live_episodes()
-        self._plain = Windows(self._core, [], 0.0)
-        self.lengths = self._state[2].astype(np.int64)
-        self.num_frames = int(self.lengths.sum())
-        columns = {key: (dtype, tuple(shape)) for key, dtype, shape in self._core.columns}
-        self._columns = {key: column for key, column in columns.items() if key not in _COUNTED}
-
-    def layouts(self, image_chunk: int, image_shard: int | None) -> dict[str, Layout]:
-        """How each array is stored: what has rows and columns of its own is an image."""
-        return {
-            key: Layout(shape, dtype, image_chunk, image_shard)
-            if len(shape) >= 2
-            else Layout(shape, dtype, NUMERIC_CHUNK, None)
-            for key, (dtype, shape) in self._columns.items()
-        }
-
-    def partial_frames(self) -> int:
-        """How many frames the oldest episode has, if it has lost some."""
-        first, position, _ = self._state
-        if first == 0 or self.num_frames == 0:
-            return 0
-        oldest = self._core.item(position, self._plain)
-        return int(self.lengths[0]) if oldest[OnlineBuffer.FRAME_INDEX_KEY] != 0 else 0
-
-    def _is_in_place(self) -> bool:
-        """Whether all frames are where they were: new ones may have come after them."""
-        first, position, lengths = self._core.live_episodes()
-        # With the oldest frame in front, more frames only come behind.
-        return (first, position) == self._state[:2] and (
-            position == 0 or int(lengths.sum()) == self.num_frames
-        )
-
-    def batches(self, start: int) -> Iterator[dict[str, Array]]:
-        """All columns of the frames from the `start`-th on, some frames at a time.
-
-        Raises:
-            RuntimeError: Somebody overwrites them meanwhile.
-        """
-        row_bytes = sum(
-            int(np.prod(shape)) * np.dtype(dtype).itemsize
-            for dtype, shape in self._columns.values()
-        )
-        step = max(1, BYTES_AT_ONCE // row_bytes)
-        position = self._state[1]
-        for first in range(start, self.num_frames, step):
-            frames = np.arange(first, min(first + step, self.num_frames))
-            batch = self._core.gather(
-                (frames + position) % self.num_frames, self._plain, self._threads
-            )
-            if not self._is_in_place():
-                raise RuntimeError("frames were overwritten while they were exported")
-            yield batch
+def _layouts(snapshot: Snapshot, image_chunk: int, image_shard: int | None) -> dict[str, Layout]:
+    """How each array is stored: what has rows and columns of its own is an image."""
+    return {
+        key: Layout(shape, dtype, image_chunk, image_shard)
+        if len(shape) >= 2
+        else Layout(shape, dtype, NUMERIC_CHUNK, None)
+        for key, (dtype, shape) in snapshot.columns.items()
+        if key not in _COUNTED
+    }
 
 
 def _check_name(key: str, keys: set[str]) -> None:
