@@ -32,6 +32,7 @@ from fastbuffer.verification import Finding, verify
 
 if TYPE_CHECKING:
     import torch
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
     from torch.utils.data import DataLoader, Dataset
     from typing_extensions import Self
 
@@ -628,6 +629,93 @@ class OnlineBuffer(_Base):
             image_chunk=image_chunk,
             partial=partial,
         )
+
+    @classmethod
+    def from_lerobot_dataset(
+        cls,
+        dataset: "LeRobotDataset",
+        write_dir: str | os.PathLike[str],
+        *,
+        buffer_capacity: int | None = None,
+        keys: Sequence[str] | None = None,
+        delta_timestamps: DeltaTimestamps | None = None,
+        image_size: int | tuple[int, int] | None = None,
+        output: Output | None = None,
+    ) -> "Self":
+        """Make a buffer of the episodes that a LeRobot dataset has, or of the subset it was given.
+
+        Items have the values of the dataset's items, windows and masks included, but for these:
+        images and the frames of videos are uint8 of shape `(height, width, channels)` and
+        timestamps are float64, which `fastbuffer.io.lerobot.as_lerobot` converts; `index` and
+        `episode_index` count from 0; there are no strings: `task_index` says which of
+        `dataset.meta.tasks` a frame has.
+
+        Args:
+            dataset: A `LeRobotDataset`, complete on this machine. Its `image_transforms` are left
+                out.
+            write_dir: The buffer's directory, new or empty.
+            buffer_capacity: The number of frames that the buffer holds. None for as many as there
+                are. Of more frames than that the newest stay.
+            keys: The features to take. None for all of numbers, bools, images and videos.
+            delta_timestamps: See `set_delta_timestamps`. None for those of the dataset.
+            image_size: The side of square images, or their height and width, in pixels, to which
+                they are resized. None to keep them as they are.
+            output: What reads return, "torch" or "numpy".
+
+        Returns:
+            The buffer, opened.
+
+        Raises:
+            FileExistsError: `write_dir` has something in it.
+            ValueError: A feature is unknown or of a kind that buffers do not have, or another
+                argument is not allowed.
+            TypeError: An argument has the wrong type.
+            OSError: Something cannot be read or written.
+            ImportError: lerobot is not installed.
+        """
+        from fastbuffer.io.lerobot import buffer_from_lerobot_dataset
+
+        return buffer_from_lerobot_dataset(
+            cls,
+            dataset,
+            write_dir,
+            buffer_capacity=buffer_capacity,
+            keys=keys,
+            delta_timestamps=delta_timestamps,
+            image_size=image_size,
+            output=_checked_output(output),
+        )
+
+    def to_lerobot_dataset(
+        self, repo_id: str, root: str | os.PathLike[str], *, task: str | Sequence[str]
+    ) -> "LeRobotDataset":
+        """Write the live episodes, in the order in which they were added, as a LeRobot dataset.
+
+        Keys of uint8 and shape `(height, width, 3)` become images, all others numbers. Frames are
+        counted anew in each episode, as LeRobot does; an oldest episode that has lost frames begins
+        with the first that is left. Nothing goes to the hub.
+
+        Args:
+            repo_id: The dataset's name, as `user/name`.
+            root: The dataset's directory, new or empty.
+            task: What the robot was told, the same for all frames; or the names of the tasks that
+                a key `task_index` counts.
+
+        Returns:
+            The dataset, loaded.
+
+        Raises:
+            ValueError: The buffer is empty, its `fps` is no whole number, timestamps are not
+                `1 / fps` apart, LeRobot does not have a key's kind, or a task is missing.
+            TypeError: An argument has the wrong type.
+            FileExistsError: `root` has something in it.
+            RuntimeError: Frames were overwritten before they were written to the dataset.
+            OSError: The dataset cannot be written.
+            ImportError: lerobot is not installed.
+        """
+        from fastbuffer.io.lerobot import buffer_to_lerobot_dataset
+
+        return buffer_to_lerobot_dataset(self, repo_id, root, task=task)
 
     def verify(self) -> list[Finding]:
         """Check the buffer's files against each other, as `fastbuffer verify` does.
