@@ -1,5 +1,6 @@
 """Damage is found, named and, where the columns say enough, repaired."""
 
+import contextlib
 import json
 import os
 import resource
@@ -268,3 +269,56 @@ def test_who_has_a_buffer_open_follows_it_through_a_repair(pair, directory, rng)
     for lengths in ([3], [9, 4]):
         pair.add(make_episodes(lengths, SPEC, rng))
         check_columns(reader, pair.model)
+
+
+class Bar:
+    """Remembers what it is told, and may raise."""
+
+    def __init__(self, raised=None):
+        self.updates = []
+        self.raised = raised
+
+    def update(self, n):
+        self.updates.append(n)
+        if self.raised:
+            raise self.raised
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A buffer of several millions of frames."""
+    directory = tmp_path_factory.mktemp("large") / "b"
+    spec = {"v": {"shape": (1,), "dtype": np.dtype(np.int8)}}
+    frames = 5_000_000
+    with OnlineBuffer(directory, spec, buffer_capacity=frames, fps=10, preallocate=False) as buffer:
+        number = np.arange(frames) % 1000
+        buffer.add_data(
+            {
+                "v": np.zeros((frames, 1), np.int8),
+                "frame_index": number,
+                "timestamp": number / 10,
+                "episode_index": np.arange(frames) // 1000,
+                "index": np.arange(frames),
+            }
+        )
+    return directory
+
+
+def show_in(bar, monkeypatch):
+    monkeypatch.setattr("fastbuffer.verification.progress", lambda *_: contextlib.nullcontext(bar))
+
+
+def test_progress_is_told(large, monkeypatch):
+    show_in(bar := Bar(), monkeypatch)
+    assert verify(large) == []
+    assert len(bar.updates) >= 3
+    assert min(bar.updates) > 0
+    assert 50 < sum(bar.updates) <= 100
+
+
+@pytest.mark.parametrize("act", [verify, repair])
+def test_what_is_raised_meanwhile_ends_the_check(large, monkeypatch, act):
+    show_in(bar := Bar(KeyboardInterrupt()), monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        act(large)
+    assert len(bar.updates) == 1

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any, final
@@ -156,5 +157,9 @@ def sampler_weights(
     online_sampling_ratio: float,
     online_drop_n_last_frames: int,
 ) -> NDArray[np.float32]: ...
-def verify_directory(path: str | PathLike[str]) -> list[tuple[Path, str]]: ...
-def repair_directory(path: str | PathLike[str]) -> list[tuple[Path, str]]: ...
+def verify_directory(
+    path: str | PathLike[str], listener: Callable[[int, int], None]
+) -> list[tuple[Path, str]]: ...
+def repair_directory(
+    path: str | PathLike[str], listener: Callable[[int, int], None]
+) -> list[tuple[Path, str]]: ...

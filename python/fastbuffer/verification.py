@@ -1,11 +1,13 @@
 """Checking a buffer's files against each other, and repairing them."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fastbuffer import _arguments
 from fastbuffer._core import repair_directory, verify_directory
+from fastbuffer._progress import progress
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,7 @@ def verify(write_dir: str | os.PathLike[str]) -> list[Finding]:
         OSError: It cannot be read.
         RuntimeError: It was changed all the time.
     """
-    findings = verify_directory(_arguments.path(write_dir, "write_dir"))
-    return [Finding(*finding) for finding in findings]
+    return _with_a_bar(verify_directory, write_dir)
 
 
 def repair(write_dir: str | os.PathLike[str]) -> list[Finding]:
@@ -60,5 +61,22 @@ def repair(write_dir: str | os.PathLike[str]) -> list[Finding]:
         BufferLockedError: A process is writing the directory.
         OSError: It cannot be read or written.
     """
-    findings = repair_directory(_arguments.path(write_dir, "write_dir"))
-    return [Finding(*finding) for finding in findings]
+    return _with_a_bar(repair_directory, write_dir)
+
+
+def _with_a_bar(
+    check: Callable[[str, Callable[[int, int], None]], list[tuple[Path, str]]],
+    write_dir: str | os.PathLike[str],
+) -> list[Finding]:
+    path = _arguments.path(write_dir, "write_dir")
+    with progress(100, "checking", "%") as bar:
+        shown = 0
+
+        def show(checked: int, of: int) -> None:
+            nonlocal shown
+            percent = 100 * checked // max(of, 1)
+            if percent > shown:  # it starts anew when a writer changes what was checked
+                bar.update(percent - shown)
+                shown = percent
+
+        return [Finding(*finding) for finding in check(path, show)]

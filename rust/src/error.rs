@@ -115,6 +115,9 @@ pub enum Error {
         /// Its reason.
         source: io::Error,
     },
+    /// Who is told of the progress ended the work.
+    #[error("stopped by who is told of its progress")]
+    Stopped,
     /// There is not as much memory.
     #[error("out of memory for {what}")]
     OutOfMemory {

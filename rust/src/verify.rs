@@ -6,6 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, ErrorKind, Read};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use crate::directory::{Stored, adopted_live, files_of, open_columns, record_of};
@@ -31,6 +32,11 @@ use crate::state::State;
 const MOST_FINDINGS: usize = 20;
 /// How often frames are checked anew if a writer changes them meanwhile.
 const ATTEMPTS: usize = 100;
+/// How many frames are checked between two words on progress: some milliseconds' worth.
+const FRAMES_BETWEEN_WORDS: u64 = 1 << 20;
+
+/// Hears how many live frames are checked, and of how many; to break ends with [`Error::Stopped`].
+pub type Listener<'a> = &'a mut (dyn FnMut(usize, usize) -> ControlFlow<()> + Send);
 
 /// Something that is wrong with a file, or what was done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +67,7 @@ impl Finding {
 
 /// What is wrong with the buffer at `path`: with its bookkeeping or, where that is sound, with the
 /// columns, up to a number of findings. A path without a buffer is [`Error::NotABuffer`].
-pub fn verify(path: &Path) -> Result<Vec<Finding>> {
+pub fn verify(path: &Path, listener: Listener<'_>) -> Result<Vec<Finding>> {
     let path = &std::path::absolute(path).at(path)?;
     match path.metadata() {
         Ok(found) if found.is_dir() => {}
@@ -99,7 +105,8 @@ pub fn verify(path: &Path) -> Result<Vec<Finding>> {
             }));
             if findings.is_empty() {
                 let columns = open_columns(path, &stored.manifest)?;
-                findings = Content::new(path, &stored.manifest, &columns).at_rest(&state)?;
+                findings =
+                    Content::new(path, &stored.manifest, &columns).at_rest(&state, listener)?;
             }
         }
     }
@@ -109,9 +116,9 @@ pub fn verify(path: &Path) -> Result<Vec<Finding>> {
 
 /// Makes a buffer of the damaged one at `path` again and says what was done. What the files do not
 /// tell, such as a column that is missing, is an error.
-pub fn repair(path: &Path) -> Result<Vec<Finding>> {
+pub fn repair(path: &Path, listener: Listener<'_>) -> Result<Vec<Finding>> {
     let path = &std::path::absolute(path).at(path)?;
-    let findings = verify(path)?;
+    let findings = verify(path, listener)?;
     if findings.is_empty() {
         return Ok(findings);
     }
@@ -142,7 +149,7 @@ pub fn repair(path: &Path) -> Result<Vec<Finding>> {
         Some(record) => record.live,
         None => content.live_without_state(&mut done),
     };
-    let (runs, _) = content.runs(live)?;
+    let (runs, _) = content.runs(live, listener)?;
     let kept = runs
         .into_iter()
         .flat_map(|run| content.within(run.frames, intact));
@@ -204,10 +211,10 @@ impl<'a> Content<'a> {
     }
 
     /// What is wrong while no insert comes in between.
-    fn at_rest(&self, state: &State) -> Result<Vec<Finding>> {
+    fn at_rest(&self, state: &State, listener: Listener<'_>) -> Result<Vec<Finding>> {
         for _ in 0..ATTEMPTS {
             let record = state.load()?;
-            let (runs, mut findings) = self.runs(record.live)?;
+            let (runs, mut findings) = self.runs(record.live, listener)?;
             findings.extend(self.counters(&record));
             if let [Run { episodes, .. }] = runs[..]
                 && episodes > record.episodes
@@ -230,24 +237,28 @@ impl<'a> Content<'a> {
     }
 
     /// The runs of frames that can follow one another, and what separates them.
-    fn runs(&self, live: Frames) -> Result<(Vec<Run>, Vec<Finding>)> {
+    fn runs(&self, live: Frames, listener: Listener<'_>) -> Result<(Vec<Run>, Vec<Finding>)> {
         let (mut runs, mut findings) = (Vec::new(), Vec::new());
         let mut episodes = Episodes::empty_at(live.first, None);
         let timestamps = &self.columns[self.manifest.spec.own().timestamp];
         loop {
-            let rest = Frames {
-                first: episodes.live().end,
-                end: live.end,
-            };
-            let spec = &self.manifest.spec;
+            let first = episodes.live().end;
+            let checked = (first.0 - live.first.0) as usize;
+            if listener(checked, live.len()).is_break() {
+                return Err(Error::Stopped);
+            }
+            let end = Seq(live.end.0.min(first.0 + FRAMES_BETWEEN_WORDS));
             let result = index::extend(
                 &mut episodes,
-                rest,
+                Frames { first, end },
                 self.path,
-                spec,
+                &self.manifest.spec,
                 self.columns,
                 self.ring,
             );
+            if result.is_ok() && end < live.end {
+                continue;
+            }
             let run = Run {
                 frames: episodes.live(),
                 episodes: episodes.len() as u64,

@@ -19,7 +19,7 @@ impl From<Error> for PyErr {
             Error::NotABuffer { .. } => PyFileNotFoundError::new_err(message),
             Error::UnknownKey { .. } => PyKeyError::new_err(message),
             Error::OutOfRange { .. } => PyIndexError::new_err(message),
-            Error::Overtaken { .. } => PyRuntimeError::new_err(message),
+            Error::Overtaken { .. } | Error::Stopped => PyRuntimeError::new_err(message),
             Error::OutOfMemory { .. } => PyMemoryError::new_err(message),
             Error::Tolerance { .. } => {
                 python_error("fastbuffer.errors", "TimestampToleranceError", message)
