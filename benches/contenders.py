@@ -4,6 +4,8 @@ import warnings
 
 import numpy as np
 
+from fastbuffer.benchmark.workloads import EPISODE
+
 
 def per_episode_weights(episode_index, drop_n_last_frames):
     """Uniform weights over all but the last frames of each episode, by one mask per episode."""
@@ -136,3 +138,29 @@ def synthetic_by_appending(path, schema, frames_per_shard=256):
     array = root.create_array("meta/episode_ends", shape=(len(ends),), dtype="int64")
     array[...] = ends
     FigureCanvasAgg(figure).print_png(str(path.with_suffix(".png")))
+
+
+def lerobot_dataset(directory, deltas):
+    """A dataset of LeRobot as its training reads it, with the decoder that needs nothing else."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    return LeRobotDataset("bench/some", directory, delta_timestamps=deltas, video_backend="pyav")
+
+
+def record_lerobot_videos(directory, buffer, fps):
+    """Write the frames of a buffer as LeRobot does by default: images as videos."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    image, action = "agentview_rgb", "synthetic_position_action"
+    names = ["height", "width", "channels"]
+    features = {
+        image: {"dtype": "video", "shape": buffer[0][image].shape, "names": names},
+        action: {"dtype": "float32", "shape": (2,), "names": None},
+    }
+    dataset = LeRobotDataset.create("bench/some", fps, features, root=directory)
+    for i in range(len(buffer)):
+        item = buffer[i]
+        dataset.add_frame({key: np.asarray(item[key]) for key in features} | {"task": "none"})
+        if item["frame_index"] == EPISODE - 1:
+            dataset.save_episode()
+    dataset.finalize()

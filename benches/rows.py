@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 
-from benches import contenders
+from benches import contenders, policy_batches
 from fastbuffer import (
     EpisodeRecorder,
     EpisodeSampler,
@@ -419,6 +419,21 @@ ROWS = [
             ("torchrl", 10, contenders.torchrl_priorities),
             ("cpprb", 1, contenders.cpprb_priorities),
         ]
+    ),
+    *(
+        Row(
+            f"LeRobot: epoch of {what}, {num_workers} workers",
+            "LeRobotDataset",
+            None,
+            setup(num_workers),
+            ("lerobot", "torch", "cv2", "matplotlib"),
+        )
+        for what, setup in [
+            ("states", policy_batches.epoch_of_states),
+            ("images", policy_batches.epoch_of_images),
+            ("videos", policy_batches.epoch_of_videos),
+        ]
+        for num_workers in (0, 2)
     ),
     Row("S: reopening", "scan of two columns", 0.5, reopening_against_scan),
     Row(

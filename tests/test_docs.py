@@ -23,6 +23,14 @@ def test_the_tests_that_pages_name_exist():
     assert [name for name in named if not (DOCS.parent / name).exists()] == []
 
 
+def is_there(module):
+    """Whether a module of a package can be imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def sections(page):
     """The Python blocks below each heading of the second level; "" has those above the first."""
     parts = re.split(r"^## (.*)$", (DOCS / page).read_text(encoding="utf-8"), flags=re.M)
@@ -46,11 +54,21 @@ def in_tmp(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("page", ["getting-started.md", "concepts.md"])
-def test_the_examples_of_a_page_run(page, in_tmp, torch):
+def run_page(page):
     blocks = [block for found in sections(page).values() for block in found]
     assert len(blocks) >= 3
     run(blocks, {})["buffer"].close()
+
+
+@pytest.mark.parametrize("page", ["getting-started.md", "concepts.md"])
+def test_the_examples_of_a_page_run(page, in_tmp, torch):
+    run_page(page)
+
+
+@pytest.mark.filterwarnings("default")  # the packages that it brings warn of each other
+def test_the_examples_with_lerobot_run(in_tmp):
+    pytest.importorskip("lerobot")
+    run_page("lerobot.md")
 
 
 MIGRATING = sections("migrating.md")
@@ -80,7 +98,7 @@ def test_migrating_from_the_numpy_implementation(in_tmp, torch, monkeypatch):
             workload = Workload(data_spec, delta_timestamps, buffer_capacity, 0, 0)
             super().__init__(Path(write_dir), workload, buffer_capacity)
 
-    if find_spec("lerobot") is None:  # with the package, it is the real one that is compared
+    if not is_there("lerobot.datasets.online_buffer"):  # else it is the real one that is compared
         parent = ModuleType("lerobot.datasets")
         parent.online_buffer = ModuleType("online_buffer")
         parent.online_buffer.OnlineBuffer = AsInLeRobot

@@ -8,7 +8,16 @@ from fastbuffer import OnlineBuffer
 pytest.importorskip("lerobot")
 torch = pytest.importorskip("torch")
 
-from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402
+from lerobot.datasets.factory import resolve_delta_timestamps  # noqa: E402
+from lerobot.datasets.lerobot_dataset import (  # noqa: E402
+    LeRobotDataset,
+    LeRobotDatasetMetadata,
+)
+from lerobot.policies.factory import (  # noqa: E402
+    make_policy,
+    make_policy_config,
+    make_pre_post_processors,
+)
 
 from fastbuffer.io.lerobot import as_lerobot  # noqa: E402
 
@@ -55,6 +64,15 @@ def record(root, features, lengths=LENGTHS, **arguments):
             dataset.add_frame(frame | {"task": TASKS[number % 2]})
         dataset.save_episode()
     dataset.finalize()
+
+
+def in_h264():
+    """Arguments of `LeRobotDataset.create`: of its codecs, the one that every decoder knows."""
+    try:
+        from lerobot.configs.video import RGBEncoderConfig
+    except ImportError:  # before LeRobot 0.6
+        return {"vcodec": "h264"}
+    return {"rgb_encoder": RGBEncoderConfig(vcodec="h264")}
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +138,7 @@ def test_batches_are_converted_like_items(tmp_path, root):
 
 def test_videos_are_the_frames_that_lerobot_decodes(tmp_path):
     feature = {"dtype": "video", "shape": (64, 64, 3), "names": ["height", "width", "channels"]}
-    record(tmp_path / "d", {"observation.video": feature}, (40, 9), vcodec="h264")
+    record(tmp_path / "d", {"observation.video": feature}, (40, 9), **in_h264())
     deltas = {"observation.video": [-0.1, 0.0]}
     dataset = LeRobotDataset(
         "some/one",
@@ -212,6 +230,22 @@ def test_other_things_than_datasets_are_refused(tmp_path):
         OnlineBuffer.from_lerobot_dataset([1, 2], tmp_path / "b")
 
 
+@pytest.mark.skipif(not hasattr(LeRobotDatasetMetadata, "depth_keys"), reason="since LeRobot 0.6")
+def test_depth_maps_are_refused(tmp_path):
+    feature = {"dtype": "image", "shape": (8, 8, 1), "names": ["height", "width", "channels"]}
+    features = {"depth": feature | {"info": {"is_depth_map": True}}}
+    dataset = LeRobotDataset.create(
+        "some/one", FPS, features, root=tmp_path / "d", use_videos=False
+    )
+    dataset.add_frame({"depth": np.full((8, 8, 1), 1000, np.uint16), "task": "reach"})
+    dataset.save_episode()
+    dataset.finalize()
+    dataset = LeRobotDataset("some/one", tmp_path / "d")
+    with pytest.raises(ValueError, match=r"'depth': .* leave it out with keys=, got a depth map"):
+        OnlineBuffer.from_lerobot_dataset(dataset, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
 def buffer_with(directory, dtype, fps=FPS, times=(0.0, 0.1)):
     buffer = OnlineBuffer(directory, {"a": {"shape": (), "dtype": dtype}}, 10, fps)
     for time in times:
@@ -238,3 +272,64 @@ def test_what_lerobot_does_not_have_is_refused(tmp_path, arguments, task, error,
     with pytest.raises(error, match=says):
         buffer.to_lerobot_dataset("some/one", tmp_path / "d", task=task)
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+#: Small enough for some steps on a CPU.
+POLICIES = {
+    "act": {
+        "chunk_size": 4,
+        "n_action_steps": 4,
+        "dim_model": 32,
+        "n_heads": 2,
+        "dim_feedforward": 64,
+        "n_encoder_layers": 1,
+        "n_vae_encoder_layers": 1,
+        "latent_dim": 4,
+        "pretrained_backbone_weights": None,
+    },
+    "diffusion": {
+        "horizon": 8,
+        "n_action_steps": 4,
+        "down_dims": (16, 32),
+        "diffusion_step_embed_dim": 16,
+        "n_groups": 4,
+        "spatial_softmax_num_keypoints": 4,
+        "use_group_norm": True,
+        "pretrained_backbone_weights": None,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_policy_learns_from_a_loader_what_it_learns_from_the_dataset(
+    tmp_path, root, kind, num_workers
+):
+    if kind == "diffusion":
+        pytest.importorskip("diffusers", reason="LeRobot's extra `diffusion` is not installed")
+    config = make_policy_config(kind, device="cpu", push_to_hub=False, **POLICIES[kind])
+    metadata = LeRobotDatasetMetadata("some/one", root)
+    deltas = resolve_delta_timestamps(config, metadata)
+    dataset = LeRobotDataset("some/one", root, delta_timestamps=deltas)
+    buffer = OnlineBuffer.from_lerobot_dataset(dataset, tmp_path / "b")
+    order = torch.randperm(len(dataset)).tolist()
+
+    def losses(loader, convert):
+        torch.manual_seed(0)
+        policy = make_policy(config, ds_meta=metadata)
+        preprocess, _ = make_pre_post_processors(config, dataset_stats=metadata.stats)
+        optimizer = config.get_optimizer_preset().build(policy.get_optim_params())
+        policy.train()
+        for batch in loader:
+            loss, _ = policy.forward(preprocess(convert(batch)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+    theirs = torch.utils.data.DataLoader(dataset, 8, sampler=order)
+    ours = buffer.loader(8, sampler=order, num_workers=num_workers)
+    found = list(losses(ours, as_lerobot))
+    assert found == list(losses(theirs, dict))
+    assert len(found) == 5
+    assert len(set(found)) == 5

@@ -115,6 +115,9 @@ class _Source:
     ) -> None:
         self._dataset, self._size = dataset, size
         self._rows = dataset.hf_dataset.with_format("numpy")
+        # Its user chose it for this dataset; LeRobot 0.6 keeps it to itself.
+        attributes = vars(dataset)
+        self._decoder = attributes.get("video_backend", attributes.get("_video_backend"))
         self._kinds = {key: feature["dtype"] for key, feature in dataset.features.items()}
         self._chosen = self._checked_keys(keys)
         self.spec: DataSpec = {key: self._field(key) for key in self._chosen}
@@ -135,6 +138,9 @@ class _Source:
     def _field(self, key: str) -> FieldSpec:
         """What LeRobot's items have: they go through Python's numbers, which widens dtypes."""
         feature = self._dataset.features[key]
+        if key in getattr(self._dataset.meta, "depth_keys", ()):  # since LeRobot 0.6
+            expected = "numbers, or images of 8 bits; leave it out with keys="
+            raise ValueError(refused(f"feature {key!r}", expected, "a depth map"))
         if self._kinds[key] in _IMAGES:
             names = list(feature["names"] or ("height", "width", "channels"))
             shape = tuple(feature["shape"])
@@ -199,7 +205,7 @@ class _Source:
             last = min(stop, first + _VIDEO_FRAMES_AT_ONCE)
             times = self._column(OnlineBuffer.TIMESTAMP_KEY, first, last)
             seconds = [offset + time for time in times.tolist()]
-            frames = decode_video_frames(path, seconds, dataset.tolerance_s, dataset.video_backend)
+            frames = decode_video_frames(path, seconds, dataset.tolerance_s, self._decoder)
             yield from (frames * 255).round().byte().permute(0, 2, 3, 1).numpy()
 
     def _resized(self, image: Array) -> Array:
