@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class Shards:
         """Send a question to a shard."""
         return Call(self.places[shard], method, arguments)
 
-    def results(self, calls: Iterable[Call]) -> list[Any]:
+    def results(self, calls: Sequence[Call]) -> list[Any]:
         """All answers.
 
         Raises:

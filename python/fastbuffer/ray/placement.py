@@ -141,7 +141,7 @@ def started(
 
 def here() -> str:
     """The id of the node that this process is on."""
-    return ray.get_runtime_context().get_node_id()
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def stopped(places: list[Place]) -> None:

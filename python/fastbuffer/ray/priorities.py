@@ -67,12 +67,13 @@ class ShardedPriorities:
         if largest > self._largest:  # new frames get it wherever they go
             self._shards.all("raise_largest", self._alpha, largest)
             self._largest = largest
-        self._shards.results(
+        calls = [
             self._shards.start(
                 shard, "update", self._alpha, indices[rows] % self._capacity, priorities[rows]
             )
             for shard, rows in split(indices // self._capacity)
-        )
+        ]
+        self._shards.results(calls)
 
     def get(self, indices: Positions | None) -> NDArray[np.float64]:
         """The priorities of the frames at some positions, or of all in their order."""

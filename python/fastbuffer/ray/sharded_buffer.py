@@ -239,7 +239,7 @@ class ShardedBuffer:
             part = routing.joined_episodes(arrays, its)
             calls[shard] = shards.start(shard, "add", os.urandom(16), part)
         try:
-            states = shards.results(calls.values())
+            states = shards.results([*calls.values()])
         except Exception:
             self._router.refused(episodes, chosen)
             raise
@@ -469,7 +469,8 @@ class ShardedBuffer:
         states = shards.results([shards.start(shard, "state") for shard in asked])
         for shard, state in zip(asked, states, strict=True):
             self._known[shard] = state.num_frames
-        return self._known.copy()
+        num_frames: Positions = self._known.copy()
+        return num_frames
 
     def _spread(self, dense: Positions, num_frames: Positions) -> Positions:
         """Positions of frames that are given by how many live ones come before them."""
