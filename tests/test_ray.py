@@ -434,7 +434,8 @@ def test_a_node_without_a_shard_says_so(cluster, tmp_path):
             ray.get(ask.remote(buffer))
 
 
-@pytest.mark.filterwarnings("ignore:.use_push_based_shuffle. is deprecated:DeprecationWarning")
+# Ray Data warns of the options that it sets itself.
+@pytest.mark.filterwarnings("ignore:.use_\\w+. is deprecated:DeprecationWarning")
 def test_workers_of_ray_train_read_their_nearest_shards(cluster, filled, tmp_path, torch):
     pytest.importorskip("ray.train.torch")
     from ray.train import RunConfig, ScalingConfig

@@ -60,6 +60,12 @@ class Call:
         group = "write" if self._method in _WRITES else "read"
         return method.options(concurrency_group=group).remote(*self._arguments)
 
+    @staticmethod
+    def wait(calls: Sequence["Call"], deadline: float) -> None:
+        """Wait until all are answered, or for as long as there is time."""
+        answers = [call._answer for call in calls]
+        ray.wait(answers, num_returns=len(answers), timeout=_left(deadline))
+
     def result(self, deadline: float) -> Any:
         """The answer. Arrays in it are read-only views of Ray's object store where they are large.
 
@@ -71,9 +77,9 @@ class Call:
             Exception: What the shard raised.
         """
         while True:
-            left = max(deadline - time.monotonic(), 0)
+            left = _left(deadline)
             try:
-                return ray.get(self._answer, timeout=None if left == math.inf else left)
+                return ray.get(self._answer, timeout=left)
             except RayTaskError as error:
                 if not isinstance(error.cause, Exception):
                     raise
@@ -91,6 +97,11 @@ class Call:
 
     def _unavailable(self, reason: object) -> ShardUnavailableError:
         return ShardUnavailableError(f"{self._place}: {reason}")
+
+
+def _left(deadline: float) -> float | None:
+    """The time until then, as Ray takes it."""
+    return None if deadline == math.inf else max(deadline - time.monotonic(), 0)
 
 
 class Shards:
@@ -122,6 +133,8 @@ class Shards:
                 others are answered, too.
         """
         deadline = time.monotonic() + self._timeout_s
+        if calls:  # Ray then brings what is on other nodes at the same time
+            Call.wait(calls, deadline)
         answers, errors = [], []
         for call in calls:
             try:
