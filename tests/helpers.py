@@ -77,6 +77,16 @@ def assert_equal(actual, expected):
         assert equal(actual[key], expected[key]), f"{key}: {actual[key]!r} != {expected[key]!r}"
 
 
+def assert_drawn_by(drawn, likelihoods):
+    """Chi-square: the draws of positions have these likelihoods."""
+    counts = np.bincount(drawn, minlength=len(likelihoods))
+    expected = len(drawn) * likelihoods / likelihoods.sum()
+    assert not counts[expected == 0].any()
+    terms = (counts - expected)[expected > 0] ** 2 / expected[expected > 0]
+    freedom = max(len(terms) - 1, 1)
+    assert (terms.sum() - freedom) / np.sqrt(2 * freedom) < 5
+
+
 class Pair:
     """A buffer and the model of it, fed with the same data and compared."""
 

@@ -15,7 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fastbuffer import OnlineBuffer, PrioritizedSampler
 from fastbuffer.verification import repair
-from helpers import make_episodes, refused_with, run_python, start_python, to_numpy
+from helpers import (
+    assert_drawn_by,
+    make_episodes,
+    refused_with,
+    run_python,
+    start_python,
+    to_numpy,
+)
 
 FILE = "_priorities"
 
@@ -29,16 +36,6 @@ def made(directory, capacity, *lengths):
     for length in lengths:
         add(buffer, length)
     return buffer
-
-
-def assert_drawn_by(drawn, likelihoods):
-    """Chi-square: the draws of positions have these likelihoods."""
-    counts = np.bincount(drawn, minlength=len(likelihoods))
-    expected = len(drawn) * likelihoods / likelihoods.sum()
-    assert not counts[expected == 0].any()
-    terms = (counts - expected)[expected > 0] ** 2 / expected[expected > 0]
-    freedom = max(len(terms) - 1, 1)
-    assert (terms.sum() - freedom) / np.sqrt(2 * freedom) < 5
 
 
 PRIORITY = st.one_of(st.floats(0, 1e6), st.sampled_from([0.0, 0.7, 1e-300, 1e300]))

@@ -17,6 +17,7 @@ from fastbuffer._batches import EmptyBatch, arrays_of, in_worker, shared_batch, 
 from fastbuffer._chunks import IMAGE_CHUNK
 from fastbuffer._core import (
     Buffer,
+    Priorities,
     Windows,
     after_fork_in_child,
     after_fork_in_parent,
@@ -529,6 +530,10 @@ class OnlineBuffer(_Base):
 
     def _converted(self, arrays: dict[str, Array]) -> "Item":
         return dict(arrays if self._output == "numpy" else to_tensors(arrays))
+
+    def _open_priorities(self, alpha: float) -> Priorities:
+        """What a `PrioritizedSampler` draws by."""
+        return Priorities(self._core, alpha)
 
     def flush(self) -> None:
         """Wait until all that was inserted so far, by whichever process, is on the disk.

@@ -92,10 +92,17 @@ impl PriorityFile {
             self.map.store(word, priority.to_bits(), Relaxed);
             largest = largest.max(priority);
         }
-        // Numbers that are not negative are ordered as their bits are.
-        self.map.fetch_max(LARGEST_WORD, largest.to_bits(), Relaxed);
+        self.raise_largest(largest);
         // Last, so that whoever has seen this number has seen the priorities, too.
         self.map.fetch_add(UPDATES_WORD, 1, Release)
+    }
+
+    /// Makes the largest priority, which new frames get, at least this one, which is finite and not
+    /// negative.
+    pub fn raise_largest(&mut self, priority: f64) {
+        // Numbers that are not negative are ordered as their bits are.
+        let bits = priority.abs().to_bits(); // there is a -0.0
+        self.map.fetch_max(LARGEST_WORD, bits, Relaxed);
     }
 
     /// Gives the largest priority to the live frames that have none. `live` is asked while nobody else

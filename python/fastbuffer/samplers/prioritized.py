@@ -1,22 +1,52 @@
 """Drawing the frames of a buffer by priorities that training changes."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastbuffer import _arguments, _sides
+from fastbuffer import _arguments
 from fastbuffer._arguments import refused
-from fastbuffer._core import Priorities
 from fastbuffer._tensors import to_numpy
-from fastbuffer.online_buffer import OnlineBuffer
 from fastbuffer.samplers.epochs import Beginning, Epoch, EpochSampler, Positions
 
 if TYPE_CHECKING:
-    from fastbuffer._batches import Value
+    from fastbuffer._batches import Batch, Value
+    from fastbuffer._tensors import Array
 
 _SAMPLED = "sampled"
+
+
+class Priorities(Protocol):
+    """The priorities of a buffer's frames, as the core has them."""
+
+    def draw(self, seed: int, epoch: int, start: int, count: int) -> Positions:
+        """The draws `start..start + count` of an epoch."""
+
+    def sample(
+        self, seed: int, number: int, count: int, beta: float
+    ) -> tuple[Positions, NDArray[np.float32]]:
+        """`count` draws of their own for each `number`, with importance weights."""
+
+    def update(self, indices: Positions, priorities: NDArray[np.float64]) -> None:
+        """Give frames new priorities."""
+
+    def get(self, indices: Positions | None) -> NDArray[np.float64]:
+        """The priorities of some frames, or of all."""
+
+
+class Prioritized(Protocol):
+    """A buffer whose frames have priorities: an `OnlineBuffer`, or a sharded one."""
+
+    def __len__(self) -> int:
+        """The number of live frames."""
+
+    def _open_priorities(self, alpha: float) -> Priorities: ...
+
+    def _positions(self, index: object) -> Positions: ...
+
+    def _converted(self, arrays: "dict[str, Array]") -> "Batch": ...
 
 
 class PrioritizedSampler(EpochSampler):
@@ -39,7 +69,7 @@ class PrioritizedSampler(EpochSampler):
 
     def __init__(
         self,
-        buffer: OnlineBuffer,
+        buffer: Prioritized,
         alpha: float = 0.6,
         beta: float = 0.4,
         seed: int = 0,
@@ -49,7 +79,8 @@ class PrioritizedSampler(EpochSampler):
         """Begin before epoch 0. The buffer may still be empty.
 
         Args:
-            buffer: The buffer, opened with `mode="a"`.
+            buffer: The `OnlineBuffer`, opened with `mode="a"`; or a `fastbuffer.ray.ShardedBuffer`,
+                where draws of an epoch depend on how they are grouped into batches.
             alpha: How much priorities count, at least 0: with 0 all above 0 are alike. Powers are
                 kept from 1e-300 or so to 1e200.
             beta: See `beta`.
@@ -64,7 +95,9 @@ class PrioritizedSampler(EpochSampler):
             OSError: `_priorities` cannot be made, opened or reserved.
         """
         super().__init__(seed)
-        self._buffer = _sides.online(buffer, "buffer")
+        if not hasattr(buffer, "_open_priorities"):
+            raise TypeError(refused("buffer", "an OnlineBuffer", _arguments.describe(buffer)))
+        self._buffer = buffer
         self._alpha = _arguments.at_least_zero(alpha, "alpha")
         if self._alpha == np.inf:
             raise ValueError(refused("alpha", "a finite number", alpha))
@@ -73,7 +106,7 @@ class PrioritizedSampler(EpochSampler):
             num_samples = _arguments.integer(num_samples, "num_samples", at_least=0)
         self._num_samples = num_samples
         self._sampled = 0
-        self._priorities = Priorities(self._buffer._core, self._alpha)
+        self._priorities = buffer._open_priorities(self._alpha)
 
     @property
     def alpha(self) -> float:

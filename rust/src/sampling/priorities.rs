@@ -62,13 +62,7 @@ impl Priorities {
     /// a position that is there twice the last counts. A frame that was overwritten after it was drawn
     /// with its weight is left out, once.
     pub fn update(&self, buffer: &Buffer, indices: &[i64], priorities: &[f64]) -> Result<()> {
-        if let Some(at) = priorities.iter().position(|&number| !is_priority(number)) {
-            return Err(Error::argument(
-                "priorities",
-                "finite numbers, none negative",
-                format!("{} at position {at}", priorities[at]),
-            ));
-        }
+        check_priorities(priorities)?;
         self.with(buffer, |known| {
             known.tree.update(&mut known.file, indices, priorities)
         })
@@ -91,6 +85,24 @@ impl Priorities {
         })
     }
 
+    /// The sum of the live frames' powers, and the least of them above 0, which is infinite if there is
+    /// none. Several buffers are drawn from in proportion to their sums.
+    pub fn mass(&self, buffer: &Buffer) -> Result<(f64, f64)> {
+        self.with(buffer, |known| {
+            known.tree.take_in_changes()?;
+            Ok((known.tree.sums.total(), known.tree.sums.least()))
+        })
+    }
+
+    /// Makes the priority of new frames at least this one, as if a frame had been given it.
+    pub fn raise_largest(&self, buffer: &Buffer, priority: f64) -> Result<()> {
+        check_priorities(&[priority])?;
+        self.with(buffer, |known| {
+            known.file.raise_largest(priority);
+            Ok(())
+        })
+    }
+
     fn with<T>(&self, buffer: &Buffer, work: impl FnOnce(&mut Known) -> Result<T>) -> Result<T> {
         let mut own = unpoisoned(self.own.get(|_| Mutex::default()));
         // Put back once it is as the buffer is.
@@ -102,6 +114,17 @@ impl Priorities {
         let result = work(&mut known);
         *own = Some(known);
         result
+    }
+}
+
+fn check_priorities(priorities: &[f64]) -> Result<()> {
+    match priorities.iter().position(|&number| !is_priority(number)) {
+        None => Ok(()),
+        Some(at) => Err(Error::argument(
+            "priorities",
+            "finite numbers, none negative",
+            format!("{} at position {at}", priorities[at]),
+        )),
     }
 }
 
