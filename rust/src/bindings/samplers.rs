@@ -219,15 +219,13 @@ impl Priorities {
     /// The sum of what is drawn in proportion to, and the least of it above 0, or infinity.
     fn mass(&self, py: Python<'_>) -> PyResult<(f64, f64)> {
         let buffer = &self.buffer.get().inner;
-        Ok(detach(py, || self.priorities.mass(buffer))?)
+        detach(py, || self.priorities.mass(buffer))
     }
 
     /// Makes the priority of new frames at least this one.
     fn raise_largest(&self, py: Python<'_>, priority: f64) -> PyResult<()> {
         let buffer = &self.buffer.get().inner;
-        Ok(detach(py, || {
-            self.priorities.raise_largest(buffer, priority)
-        })?)
+        detach(py, || self.priorities.raise_largest(buffer, priority))
     }
 
     /// The priorities of the frames at some positions, or of all in slot order.
