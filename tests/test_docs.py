@@ -71,6 +71,16 @@ def test_the_examples_with_lerobot_run(in_tmp):
     run_page("lerobot.md")
 
 
+@pytest.mark.filterwarnings("default")  # Ray leaves files and sockets open until the process ends
+def test_the_examples_with_ray_run(in_tmp, torch):
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.train.torch")
+    try:
+        run_page("ray.md")
+    finally:
+        ray.shutdown()
+
+
 MIGRATING = sections("migrating.md")
 
 
