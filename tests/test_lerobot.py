@@ -274,6 +274,22 @@ def test_what_lerobot_does_not_have_is_refused(tmp_path, arguments, task, error,
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
+@pytest.mark.parametrize(
+    ("repo_id", "root", "error", "says"),
+    [
+        (5, "d", TypeError, "repo_id: expected a str, got int 5"),
+        ("some/one", "b", FileExistsError, "root: expected nothing, or an empty directory"),
+        ("some/one", 5, TypeError, "root: expected a path, got int 5"),
+    ],
+)
+def test_where_a_dataset_cannot_go_is_refused(tmp_path, monkeypatch, repo_id, root, error, says):
+    monkeypatch.chdir(tmp_path)
+    buffer = buffer_with("b", np.float32)
+    with pytest.raises(error, match=says):
+        buffer.to_lerobot_dataset(repo_id, root, task="t")
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
 #: Small enough for some steps on a CPU.
 POLICIES = {
     "act": {

@@ -14,18 +14,22 @@ from fastbuffer.online_buffer import OnlineBuffer
 Buffer = TypeVar("Buffer", bound=OnlineBuffer)
 
 
-def checked_target(write_dir: str | os.PathLike[str]) -> Path:
-    """Where a new buffer goes.
+def checked_target(path: str | os.PathLike[str], name: str) -> Path:
+    """Where something new goes.
+
+    Args:
+        path: Its directory.
+        name: What the argument is called.
 
     Raises:
         FileExistsError: Something is there.
         ValueError: It is the working directory, which nothing can take the place of.
     """
-    target = Path(os.path.realpath(_arguments.path(write_dir, "write_dir")))
+    target = Path(os.path.realpath(_arguments.path(path, name)))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(refused("write_dir", "nothing, or an empty directory", target))
+        raise FileExistsError(refused(name, "nothing, or an empty directory", target))
     if target == Path.cwd():
-        raise ValueError(refused("write_dir", "another directory than the working one", write_dir))
+        raise ValueError(refused(name, "another directory than the working one", path))
     return target
 
 

@@ -95,7 +95,7 @@ def buffer_from_lerobot_dataset(
     if not isinstance(dataset, LeRobotDataset):
         raise TypeError(refused("dataset", "a LeRobotDataset", describe(dataset)))
     size = None if image_size is None else _checked_size(image_size)
-    target = checked_target(write_dir)
+    target = checked_target(write_dir, "write_dir")
     source = _Source(dataset, keys, size)
     if delta_timestamps is None and dataset.delta_timestamps is not None:
         own = dataset.delta_timestamps.items()
@@ -242,7 +242,8 @@ def buffer_to_lerobot_dataset(
     require("lerobot", extra="lerobot", purpose="a LeRobot dataset of a buffer")
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
-    target = checked_target(root)
+    repo_id = _arguments.key(repo_id, "repo_id")
+    target = checked_target(root, "root")
     fps = _whole_fps(buffer)
     snapshot = Snapshot(buffer)
     if snapshot.num_frames == 0:

@@ -58,7 +58,7 @@ def buffer_from_zarr(
     output: Output | None,
 ) -> Buffer:
     """See `OnlineBuffer.from_zarr`."""
-    target = checked_target(write_dir)
+    target = checked_target(write_dir, "write_dir")
     with _opened(Path(_arguments.path(zarr_path, "zarr_path"))) as root:
         arrays, ends = _arrays(root), _episode_ends(root)
         chosen = _chosen(arrays, keys)
